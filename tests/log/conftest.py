@@ -1,4 +1,4 @@
-"""Disks for the tests of the log: what is true of one must be true of all three."""
+"""Disks for the tests of the log: each test runs on all three."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two replicas of one log, and what they must hold: lists of entries that anybody can check by eye.
+"""Two replicas of one log, and their expected contents as plain lists of entries.
 
 `History` is the model: every entry that ever was in a log and was not truncated, from index 0, whatever the log has
 deleted since. All that the log says of indexes, terms, bytes, producers and payloads is compared with it.
@@ -65,7 +65,7 @@ class History:
         return History([entry for entry in self.entries if entry.end <= index])
 
     def common(self, other: "History") -> int:
-        """The end of what both have."""
+        """The end of the common prefix."""
         shared = 0
         for mine, theirs in zip(self.entries, other.entries, strict=False):
             if mine != theirs:
@@ -95,7 +95,7 @@ class History:
 
 
 def check(log: Log, history: History) -> None:
-    """Everything the log says, at every index that it may be asked for."""
+    """Compares all that the log reports, at every valid index."""
     first, end = log.entries.first_index, log.entries.end_index
     assert (end, log.end_offset, log.entries.last_term) == (
         history.end,
@@ -155,11 +155,11 @@ class Replica:
         self.log.entries.commit_index = Index(0)
         self.history = History()
         self.written = self.history
-        """What the log may hold after a power cut: as the history, and what is being written or not yet truncated."""
+        """Possible contents after a power cut: the history, and entries that are being written or truncated."""
         self.other: History | None = None
-        """What it may hold instead, while it is reset."""
+        """Possible contents instead, during a reset."""
         self.flushed = 0
-        """What a power cut cannot take."""
+        """Entries that survive a power cut."""
         self.ticket: FlushTicket | None = None
         self.clock = NOW_MS
 
@@ -197,7 +197,7 @@ class Replica:
     # --- as a follower
 
     def fetch(self, leader: "Replica", max_bytes: int) -> None:
-        """One exchange as Raft has it: what differs goes, then what comes next is taken."""
+        """One append of Raft: differing entries are truncated, then the next ones are written."""
         common = self.history.common(leader.history)
         if common < leader.log.entries.first_index:
             self.reset(leader.log.prefix(), leader.history)
@@ -269,7 +269,7 @@ class Replica:
         assert self.flushed == self.history.end
 
     def crash(self, seed: int) -> None:
-        """The power goes, and comes back."""
+        """A power cut and a restart."""
         commit, promised = self.log.entries.commit_index, self.log.entries.flushed_index
         self.disk = self.disk.after_power_cut(seed)
         self.log = Log.open(self.disk, FOLDER, self.settings)
@@ -282,7 +282,7 @@ class Replica:
         assert commit is None or self.log.entries.first_index <= commit
 
     def check_survivor(self, after: SimDisk) -> None:
-        """After a power cut right now the log holds what was flushed, and nothing that was not written."""
+        """After a power cut now the log has all flushed entries, and no entry that was not written."""
         log = Log.open(after, FOLDER, self.settings)
         if self.other is not None and log.entries.first_index == log.entries.end_index == self.other.end:
             check(log, self.other)
@@ -295,7 +295,7 @@ class Replica:
 
 
 def settled(replicas: list[Replica]) -> int:
-    """The end of what all have flushed, and have in common."""
+    """The end of the common prefix that all have flushed."""
     common = min(replica.log.entries.flushed_index for replica in replicas)
     for replica in replicas[1:]:
         common = min(common, replicas[0].history.common(replica.history))

@@ -1,4 +1,4 @@
-"""What goes in comes out: offsets, order, limits of a read."""
+"""Appended batches are read back: offsets, order, limits of a read."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_offsets_are_consecutive_from_zero_and_survive_reopening(disk: Disk) -> 
     assert again.entries.last_term == 3
 
 
-def test_an_empty_log_makes_no_file_until_the_first_append(disk: Disk) -> None:
+def test_an_empty_log_creates_no_file_before_the_first_append(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     assert (log.start_offset, log.end_offset, log.segment_count, log.flushes.is_needed) == (0, 0, 0, False)
     assert log.flushes.begin() is None
@@ -70,7 +70,7 @@ def test_a_read_gives_whole_batches_within_max_bytes(disk: Disk) -> None:
         assert sum(header.size for _, header in iter_headers(data)) == len(data)
 
 
-def test_a_batch_larger_than_max_bytes_comes_only_when_asked_for(disk: Disk) -> None:
+def test_a_batch_larger_than_max_bytes_is_returned_only_on_request(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     append(log, b"v" * 500)
     append(log, b"w")
@@ -197,13 +197,13 @@ def test_a_segment_rolls_when_its_index_is_full(disk: Disk) -> None:
     assert offsets(log) == list(range(40))
 
 
-def test_log_append_time_is_stamped_and_answered(disk: Disk) -> None:
+def test_log_append_time_is_stamped_and_returned(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(message_timestamp_log_append=True))
     assert append(log, b"v", b"w", timestamp=5, now_ms=NOW_MS).timestamp_ms == NOW_MS
     assert [record.timestamp for record in records(log)] == [NOW_MS, NOW_MS]
 
 
-def test_reconfiguring_holds_from_the_next_batch_on(disk: Disk) -> None:
+def test_a_new_configuration_applies_from_the_next_batch_on(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     for _ in range(5):
         append(log, b"v" * 100)

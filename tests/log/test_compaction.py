@@ -1,4 +1,4 @@
-"""Compaction: of each key the last record stays, and nothing else that matters goes."""
+"""Compaction keeps the last record of each key, control entries and producer state."""
 
 from random import Random
 
@@ -44,7 +44,7 @@ def put(log: Log, key: str, value: str | None, **options: object) -> int:
 
 
 def seal(log: Log) -> None:
-    """Makes everything so far cleanable: it is flushed and the active segment is another."""
+    """Makes everything so far cleanable: it is flushed and in sealed segments."""
     first = log.files.segments.bases[-1]
     while log.files.segments.bases[-1] == first:
         put(log, "seal", "s" * 100, term=max(1, log.entries.last_term))
@@ -52,7 +52,7 @@ def seal(log: Log) -> None:
 
 
 def table(log: Log) -> dict[bytes | None, bytes | None]:
-    """What a reader who reads it all ends up with."""
+    """The last value of each key, for a reader of the whole log."""
     return {record.key: record.value for record in records(log) if record.key != b"seal"}
 
 
@@ -77,7 +77,7 @@ def test_the_last_record_of_each_key_stays_with_offset_time_and_headers(disk: Di
     assert compact(log) is False
 
 
-def test_offsets_in_gaps_lead_to_the_next_record(disk: Disk) -> None:
+def test_a_read_at_an_offset_in_a_gap_returns_the_next_record(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted())
     for number in range(60):
         put(log, f"k{number % 3}", f"v{number}")
@@ -141,7 +141,7 @@ def test_small_neighbours_are_merged(disk: Disk) -> None:
     assert not [n for n in disk.list_dir(FOLDER) if n.endswith((".swap", ".cleaned"))]
 
 
-def test_a_tombstone_outlives_its_key_by_the_retention_and_then_goes(disk: Disk) -> None:
+def test_a_tombstone_is_removed_after_its_retention(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted(delete_retention_ms=DAY_MS))
     put(log, "gone", "v")
     put(log, "stays", "v")
@@ -171,7 +171,7 @@ def test_the_time_of_a_tombstone_survives_a_restart(sim: SimDisk) -> None:
 
 
 def test_producers_are_known_after_compaction_even_without_a_snapshot(sim: SimDisk) -> None:
-    """The last batch of each one stays, empty if need be, so that the log alone tells where its sequence ended."""
+    """The last batch of each producer stays, empty if necessary, so that the log alone has its last sequence."""
     log = Log.open(sim, FOLDER, compacted())
     for number in range(12):
         put(log, "k", f"v{number}", producer=(7, 0, number))
@@ -189,7 +189,7 @@ def test_producers_are_known_after_compaction_even_without_a_snapshot(sim: SimDi
     assert put(again, "k", "v12", producer=(7, 0, 12)) == again.end_offset - 1
 
 
-def test_a_snapshot_keeps_all_that_was_known_of_producers(sim: SimDisk) -> None:
+def test_a_snapshot_keeps_the_whole_producer_state(sim: SimDisk) -> None:
     log = Log.open(sim, FOLDER, compacted())
     for number in range(12):
         put(log, "k", f"v{number}", producer=(7, 0, number))
@@ -200,7 +200,7 @@ def test_a_snapshot_keeps_all_that_was_known_of_producers(sim: SimDisk) -> None:
         assert producer_state(Log.open(sim.after_power_cut(seed), FOLDER, compacted())) == before
 
 
-def test_records_without_a_key_go(disk: Disk) -> None:
+def test_records_without_a_key_are_removed(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted())
     append(log, b"no key", key=None)
     put(log, "k", "v")
@@ -221,7 +221,7 @@ def test_nothing_happens_below_the_dirty_ratio_unless_the_lag_is_exceeded(disk: 
     assert compact(log, NOW_MS + 10_001)
 
 
-def test_young_records_are_left_alone(disk: Disk) -> None:
+def test_young_records_are_not_compacted(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted(min_compaction_lag_ms=60_000))
     for number in range(30):
         put(log, "k", f"v{number}", timestamp=NOW_MS)
@@ -239,7 +239,7 @@ def test_the_active_segment_is_never_compacted(disk: Disk) -> None:
     assert len(records(log)) == 30
 
 
-def test_a_map_that_is_full_cleans_what_it_knows_and_goes_on_next_time(disk: Disk) -> None:
+def test_compaction_with_a_full_key_map_continues_in_the_next_pass(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted())
     for round_ in range(3):
         for number in range(40):
@@ -255,7 +255,7 @@ def test_a_map_that_is_full_cleans_what_it_knows_and_goes_on_next_time(disk: Dis
     assert len(clean) < 60
 
 
-def test_long_keys_are_told_apart(disk: Disk) -> None:
+def test_long_keys_are_distinguished(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, compacted(segment_bytes=5000))
     keys = ["x" * n for n in (18, 19, 20, 21, 300)] + ["x" * 299 + "y"]
     for number in range(5):
@@ -315,7 +315,7 @@ def test_appends_and_reads_go_on_while_a_plan_runs(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 3, 7, -3], ids=["offset", "offset high", "offset low", "records"])
-def test_rot_found_by_compaction_is_named_and_changes_nothing(sim: SimDisk, position: int) -> None:
+def test_damage_found_by_compaction_is_reported_and_changes_nothing(sim: SimDisk, position: int) -> None:
     """The checksum does not cover the first eight bytes of a batch, its offset."""
     log = Log.open(sim, FOLDER, compacted())
     for number in range(60):
@@ -364,10 +364,10 @@ def test_a_hundred_thousand_keys() -> None:
     assert {r.key: r.value for r in left} == {b"key%d" % n: b"%d" % (n + 100_000) for n in range(100_000)}
 
 
-def test_no_reader_is_given_a_control_entry_that_compaction_has_left_at_a_segments_beginning(
+def test_readers_get_no_control_entry_that_compaction_left_at_the_start_of_a_segment(
     disk: Disk,
 ) -> None:
-    """The first record of a segment went, and a term begins behind it: for its offset the index has no entry."""
+    """The first record of a segment was removed, and a term begins behind it: the index has no entry for its offset."""
     log = Log.open(disk, FOLDER, compacted())
     put(log, "kept", "v")
     seal(log)
@@ -384,8 +384,8 @@ def test_no_reader_is_given_a_control_entry_that_compaction_has_left_at_a_segmen
         assert not any(header.is_zero_width for _, header in iter_headers(data)), offset
 
 
-def test_nor_one_that_stands_in_the_gap_of_a_log_that_another_replica_has_sent(disk: Disk) -> None:
-    """It came entry by entry: when the term's first entry was written, a batch was expected behind it."""
+def test_readers_get_no_control_entry_in_a_gap_of_a_replicated_log(disk: Disk) -> None:
+    """It was replicated entry by entry: when the term's first entry was written, a batch was expected behind it."""
     log = Log.open(disk, FOLDER, compacted())
     put(log, "gone", "old")
     put(log, "gone", "new", term=2)
@@ -404,7 +404,7 @@ def test_nor_one_that_stands_in_the_gap_of_a_log_that_another_replica_has_sent(d
 
 
 class NoSwaps(MemoryDisk):
-    """Fails when a compacted segment is to get its name, once it is told to."""
+    """Fails when a compacted segment is renamed, once it is armed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -416,9 +416,9 @@ class NoSwaps(MemoryDisk):
         super().rename(source, target)
 
 
-def test_a_crash_before_compacted_segments_are_in_place_brings_nothing_back_that_was_deleted() -> None:
-    """The checkpoint must say that gaps are to be expected before there are any. That is not to say that the segments
-    are clean already: else the tombstone would go in time, and leave what it deleted."""
+def test_a_crash_before_compacted_segments_are_renamed_restores_no_deleted_key() -> None:
+    """The checkpoint must announce gaps before there are any. It must not say that the segments
+    are clean already: else the tombstone would be removed in time, and the deleted record would stay."""
     disk, settings = NoSwaps(), compacted(delete_retention_ms=DAY_MS)
     log = Log.open(disk, FOLDER, settings)
     put(log, "gone", "v")
@@ -438,8 +438,8 @@ def test_a_crash_before_compacted_segments_are_in_place_brings_nothing_back_that
     assert [record for record in records(log) if record.key == b"gone"] == []
 
 
-def test_a_lost_end_of_a_segment_is_never_taken_for_a_gap_that_compaction_left() -> None:
-    """A follower of a compacted log has to expect gaps. What a power cut takes from the end of one segment is none,
+def test_a_lost_end_of_a_segment_is_never_taken_for_a_compaction_gap() -> None:
+    """A follower of a compacted log has to expect gaps. The lost end of a segment after a power cut is not one,
     although the next one may have survived."""
     leader = Log.open(MemoryDisk(), FOLDER, compacted())
     for number in range(40):
@@ -449,7 +449,9 @@ def test_a_lost_end_of_a_segment_is_never_taken_for_a_gap_that_compaction_left()
     while at < leader.entries.end_index:
         data, at = leader.entries.read_entries(at, 1 << 20)
         batches += [bytes(data[start : start + header.size]) for start, header in iter_headers(data)]
-    sent = [batch for number, batch in enumerate(batches) if number != 2]  # compaction had been at work there
+    sent = [
+        batch for number, batch in enumerate(batches) if number != 2
+    ]  # compaction removed it on the sender
     ends = 0
     for seed in range(60):
         sim = SimDisk(seed)

@@ -40,7 +40,7 @@ SEEDS_PER_POINT = 4
 
 
 class Promises:
-    """A log, what was appended to it, and what its owner may rely on at each moment."""
+    """A log, the batches appended to it, and what its owner may rely on at each moment."""
 
     def __init__(self, disk: SimDisk, settings: TopicConfig) -> None:
         disk.make_dir("topics")
@@ -49,7 +49,7 @@ class Promises:
         self.settings = settings
         self.log = Log.open(disk, FOLDER, settings)
         self.batches: dict[int, bytes] = {}
-        """What stands, or is about to stand, at each base offset."""
+        """The batch at each base offset, written or being written."""
         self.flushed_offset = 0
         self.starts = {0}
         self.sequence = 0
@@ -100,7 +100,7 @@ class Promises:
         headers = [read_header(data) for data in self.batches.values()]
         return max((h.last_sequence + 1 for h in headers if h.producer_id >= 0), default=0)
 
-    # --- what must hold after a power cut now
+    # --- claims after a power cut now
 
     def check(self, after: SimDisk) -> None:
         self.outcomes += 1
@@ -115,7 +115,7 @@ class Promises:
         self._go_on(log, after)
 
     def _check_batches(self, log: Log) -> None:
-        """Byte for byte, without a hole, from a start that was set to an end that was written."""
+        """Byte for byte, without a gap, from a start that was set to an end that was written."""
         expected = None
         for header, data in stored(log):
             assert data == self.batches[header.base_offset]
@@ -133,14 +133,14 @@ class Promises:
             assert end >= header.next_offset
 
     def _check_controls(self, log: Log) -> None:
-        """One for each reign, also those whose records were deleted; the last may have come without its record, and
-        so may one that stands at the end of the deleted prefix, where truncation cannot reach it."""
+        """One for each term, also those whose records were deleted; the last may have been written without its record,
+        and so may one at the end of the deleted prefix, where truncation cannot reach it."""
         written = {base: data for base, data in self.batches.items() if base < log.end_offset}
         terms = {read_header(data).leader_epoch for data in written.values()}
         assert 0 <= log.files.state.controls.total - len(terms) <= 1 + self.truncated_to_start
 
     def _check_producers(self, log: Log) -> None:
-        """As if all that was ever in the log, and not truncated, had been replayed."""
+        """As if all batches that were ever in the log, and not truncated, had been replayed."""
         assert producer_state(log) == self._replayed(log.end_offset)
 
     def _replayed(self, end_offset: int) -> list[ProducerFacts]:
@@ -185,7 +185,7 @@ SMALL = config(segment_bytes=3000, index_interval_bytes=300, retention_bytes=400
 
 
 def workload(world: Promises) -> None:
-    """Everything a log can be asked for except compaction, with sizes around and across sectors."""
+    """All operations of a log except compaction, with sizes around and across sectors."""
     for number in range(6):
         world.append(b"a" * (50 + 130 * number), term=1, idempotent=number % 2 == 0)
         if number % 2:
@@ -230,7 +230,7 @@ def workload(world: Promises) -> None:
 
 
 @pytest.mark.usefixtures("small_intervals")
-def test_nothing_flushed_is_lost_wherever_the_power_is_cut() -> None:
+def test_nothing_flushed_is_lost_in_a_power_cut_at_any_operation() -> None:
     disk = SimDisk(1)
     world = Promises(disk, SMALL)
     with power_cut_before_every_operation(disk, world.check, SEEDS_PER_POINT):
@@ -309,7 +309,7 @@ def test_nothing_flushed_is_lost_in_random_workloads(seed: int) -> None:
 
 
 class KeyedPromises(Promises):
-    """A compacted log: not its bytes are promised, but the last record of each key, and the last batch of each
+    """A compacted log promises not its bytes, but the last record of each key, and the last batch of each
     producer; the four before that one unless they had to be told from a log that is both compacted and truncated."""
 
     truncated_after_compaction = False
@@ -362,7 +362,7 @@ COMPACTED = config(
 
 
 @pytest.mark.usefixtures("small_intervals")
-def test_no_key_is_lost_wherever_the_power_is_cut_during_compaction() -> None:
+def test_no_key_is_lost_in_a_power_cut_at_any_operation_of_compaction() -> None:
     disk = SimDisk(1)
     world = KeyedPromises(disk, COMPACTED)
     random = Random(5)
@@ -382,7 +382,7 @@ def test_no_key_is_lost_wherever_the_power_is_cut_during_compaction() -> None:
 
 
 class RandomKeys(RandomWorkload):
-    """The same for a compacted log: what is deleted or truncated is chosen so that keys remain to be compared."""
+    """The same for a compacted log: deletions and truncations leave keys to compare."""
 
     world: KeyedPromises
 
@@ -395,7 +395,7 @@ class RandomKeys(RandomWorkload):
         self.world.put(self.random.randrange(6), value, term=self.term, idempotent=self.random.random() < 0.4)
 
     def truncate(self) -> None:
-        """Never into what is compacted: that is committed."""
+        """Never into compacted segments: these are committed."""
         log = self.world.log
         start = max(log.files.state.cleaned_offset, int(log.end_offset) - 5)
         self.world.truncate(self.random.randint(start, log.end_offset))
@@ -438,7 +438,7 @@ def forget_the_names_of_new_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("penstock.log.flush_state.FlushTicket.run", run)
 
 
-def leave_the_line_where_it_was(patch: pytest.MonkeyPatch) -> None:
+def keep_the_old_flushed_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("penstock.log.truncation.Truncation._lower_flushed_point", lambda self, cut: None)
 
 
@@ -451,7 +451,7 @@ def truncate_without_flushing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("penstock.log.segment.Segment.truncate", truncate)
 
 
-def take_the_first_batch_for_the_last(patch: pytest.MonkeyPatch) -> None:
+def confuse_the_first_batch_with_the_last(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("penstock.log.producers.ProducerStates.restore", lambda self, rows: None)
 
 
@@ -466,9 +466,9 @@ def remove_the_prefix_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     [
         lie_about_flushing,
         forget_the_names_of_new_files,
-        leave_the_line_where_it_was,
+        keep_the_old_flushed_offset,
         truncate_without_flushing,
-        take_the_first_batch_for_the_last,
+        confuse_the_first_batch_with_the_last,
         remove_the_prefix_without_a_snapshot,
     ],
 )
@@ -477,4 +477,4 @@ def test_the_crash_test_finds(
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, CorruptLog, StorageError)):
-        test_nothing_flushed_is_lost_wherever_the_power_is_cut()
+        test_nothing_flushed_is_lost_in_a_power_cut_at_any_operation()

@@ -1,4 +1,4 @@
-"""The node's data folder: one user, one format, terms that are never used twice."""
+"""The node's data folder: one process, one format, terms that are never used twice."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from tests.log.tools import append, config
 ONE = NodeId(1)
 
 
-def test_an_identity_is_made_once(disk: Disk) -> None:
+def test_an_identity_is_created_once(disk: Disk) -> None:
     folder = DataFolder.open(disk, node_id=ONE)
     assert len(folder.cluster_id) == 22
     folder.release()
@@ -46,7 +46,7 @@ def test_another_process_is_locked_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"penstock 2\n", b"", b"something else", b"\xff" * 500])
-def test_an_unknown_format_is_refused_and_left_alone(disk: Disk, content: bytes) -> None:
+def test_an_unknown_format_is_refused_and_not_changed(disk: Disk, content: bytes) -> None:
     DataFolder.open(disk, node_id=ONE).release()
     disk.write_file_atomic("meta/format", content)
     before = disk.list_dir("meta")
@@ -71,7 +71,7 @@ def test_another_node_or_cluster_is_refused(disk: Disk) -> None:
     DataFolder.open(disk, node_id=ONE, cluster_id="mine").release()
 
 
-def test_a_rotten_identity_is_corrupt(disk: Disk) -> None:
+def test_a_damaged_identity_is_corrupt(disk: Disk) -> None:
     DataFolder.open(disk, node_id=ONE).release()
     data = bytearray(disk.read_file("meta/identity"))
     data[-1] ^= 1
@@ -80,7 +80,7 @@ def test_a_rotten_identity_is_corrupt(disk: Disk) -> None:
         DataFolder.open(disk, node_id=ONE)
 
 
-def test_a_clean_stop_is_told_from_a_crash(disk: Disk) -> None:
+def test_a_clean_stop_is_distinguished_from_a_crash(disk: Disk) -> None:
     folder = DataFolder.open(disk, node_id=ONE)
     assert folder.was_clean
     folder.release()
@@ -90,7 +90,7 @@ def test_a_clean_stop_is_told_from_a_crash(disk: Disk) -> None:
     assert not DataFolder.open(disk, node_id=ONE).was_clean
 
 
-def test_a_term_is_never_used_twice_wherever_the_power_is_cut() -> None:
+def test_a_term_is_never_used_twice_after_a_power_cut_at_any_operation() -> None:
     disk = SimDisk(1)
     used: list[int] = []
     survivors: list[tuple[int, SimDisk]] = []
@@ -122,7 +122,7 @@ def test_leftovers_of_deleted_topics_are_removed(disk: Disk) -> None:
 # --- incarnation and cluster
 
 
-def test_an_incarnation_is_made_with_the_folder_and_stays() -> None:
+def test_an_incarnation_is_created_with_the_folder_and_stays() -> None:
     disk = SimDisk(1)
     folder = DataFolder.open(disk, node_id=ONE)
     assert 0 < folder.incarnation < 2**63
@@ -133,13 +133,13 @@ def test_an_incarnation_is_made_with_the_folder_and_stays() -> None:
     assert DataFolder.open(SimDisk(1), node_id=ONE).incarnation != folder.incarnation
 
 
-def test_the_same_numbers_make_the_same_folder() -> None:
+def test_the_same_random_numbers_create_the_same_folder() -> None:
     made = [DataFolder.open(SimDisk(1), node_id=ONE, draw=lambda bits: 2**bits - 1) for _ in range(2)]
     assert made[0].incarnation == made[1].incarnation == 2**63 - 1
     assert made[0].cluster_id == made[1].cluster_id
 
 
-def test_a_folder_from_before_there_were_incarnations_gets_one(disk: Disk) -> None:
+def test_a_folder_of_an_older_version_gets_an_incarnation(disk: Disk) -> None:
     DataFolder.open(disk, node_id=ONE, cluster_id="mine").release()
     body = msgspec.msgpack.encode(["mine", 1, 41])
     content = (len(body).to_bytes(2, "big") + body).ljust(508, b"\0")
@@ -152,7 +152,7 @@ def test_a_folder_from_before_there_were_incarnations_gets_one(disk: Disk) -> No
     assert DataFolder.open(disk, node_id=ONE).incarnation == folder.incarnation
 
 
-def test_a_folder_that_waits_belongs_to_a_cluster_once_it_is_found(disk: Disk) -> None:
+def test_a_folder_without_a_cluster_gets_the_id_of_the_cluster_that_it_joins(disk: Disk) -> None:
     folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
     assert (folder.cluster_id, folder.founders) == ("", ())
     folder.release()
@@ -170,7 +170,7 @@ def test_a_folder_that_waits_belongs_to_a_cluster_once_it_is_found(disk: Disk) -
         again.release()
 
 
-def test_a_folder_that_waited_in_vain_can_be_used_alone(disk: Disk) -> None:
+def test_a_folder_that_never_joined_a_cluster_can_be_used_alone(disk: Disk) -> None:
     waiting = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
     waiting.release()
     alone = DataFolder.open(disk, node_id=ONE)
@@ -178,7 +178,7 @@ def test_a_folder_that_waited_in_vain_can_be_used_alone(disk: Disk) -> None:
     assert alone.founders == (Replica(ONE, alone.incarnation),)
 
 
-def test_as_many_founders_as_fit_into_a_sector_are_taken(disk: Disk) -> None:
+def test_the_number_of_founders_is_limited_by_a_sector(disk: Disk) -> None:
     folder = DataFolder.open(disk, node_id=NodeId(2**31 - 1), wait_for_cluster=True)
     most = [Replica(NodeId(2**31 - 1 - number), 2**63 - 1 - number) for number in range(15)]
     for founders in ([], [*most, Replica(NodeId(1), 1)]):
@@ -193,7 +193,7 @@ def test_as_many_founders_as_fit_into_a_sector_are_taken(disk: Disk) -> None:
     assert DataFolder.open(disk, node_id=NodeId(2**31 - 1)).founders == tuple(most)
 
 
-def test_a_cluster_is_found_whole_or_not_at_all_wherever_the_power_is_cut() -> None:
+def test_the_cluster_id_is_stored_atomically_in_a_power_cut_at_any_operation() -> None:
     disk = SimDisk(1)
     folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
     founders = (Replica(ONE, folder.incarnation), Replica(NodeId(2), 5))

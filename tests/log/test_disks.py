@@ -1,4 +1,4 @@
-"""What the log may expect of any disk, and what it may expect of the real one."""
+"""The contract of every disk, and of the real one."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def test_slots_are_overwritten_in_place(disk: Disk) -> None:
     assert file.size == 8
 
 
-def test_names(disk: Disk) -> None:
+def test_files_are_listed_renamed_and_removed(disk: Disk) -> None:
     disk.make_dir("a/b/c")
     disk.make_dir("a/b/c")
     disk.open("a/b/c/two", create=True).close()
@@ -76,7 +76,7 @@ def test_names(disk: Disk) -> None:
     assert disk.free_bytes() > 0
 
 
-def test_what_is_not_there_is_not_found(disk: Disk) -> None:
+def test_missing_files_are_not_found(disk: Disk) -> None:
     for action in (
         lambda: disk.open("topics/none"),
         lambda: disk.open("none/none", create=True),
@@ -106,7 +106,7 @@ def test_a_lock_has_one_holder(disk: Disk) -> None:
     disk.lock("lock").release()
 
 
-def test_memory_is_given_back_by_truncation_and_removal() -> None:
+def test_truncation_and_removal_release_memory() -> None:
     disk = MemoryDisk()
     disk.make_dir("d")
     file = disk.open("d/f", create=True)
@@ -118,7 +118,7 @@ def test_memory_is_given_back_by_truncation_and_removal() -> None:
     assert disk._folders["d"].files == {}
 
 
-# --- the real one
+# --- the real disk
 
 
 class Failing:
@@ -162,7 +162,9 @@ def test_a_write_that_fails_half_way_is_cut_back(
     assert file.read_at(0, 99) == b"whole again"
 
 
-def test_a_failed_flush_is_never_only_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_is_never_reported_as_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

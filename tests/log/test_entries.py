@@ -1,4 +1,4 @@
-"""Entries of another replica: all of them are right, or none is taken; and what is taken is the same log."""
+"""Entries of another replica: all of them are valid, or none is written; and both logs become equal."""
 
 from random import Random
 
@@ -58,7 +58,7 @@ def whole(log: Log) -> bytes:
     while index < log.entries.end_index:
         data, index = log.entries.read_entries(index, 10_000)
         parts.append(data)
-        if not data:  # the log ends behind a gap
+        if not data:  # the log ends with a gap
             break
     return b"".join(parts)
 
@@ -86,7 +86,7 @@ def test_a_follower_has_the_same_bytes_segments_indexes_and_producers(disk: Disk
         assert mine.load_index().encode(mine.head()) == theirs.load_index().encode(theirs.head())
 
 
-def test_several_segments_in_one_go_are_one_write_each(sim: SimDisk) -> None:
+def test_entries_for_several_segments_are_one_write_each(sim: SimDisk) -> None:
     leader = leader_log()
     data = whole(leader)
     follower = Log.open(sim, FOLDER, SMALL)
@@ -152,7 +152,7 @@ def control(kind: int, offset: int, term: int, payload: bytes = b"", header_term
         (zero_width_batch(offset=1, term=1, payload=b""), "without term"),
     ],
 )
-def test_a_control_entry_that_cannot_be_is_refused(wrong: bytes, reason: str) -> None:
+def test_an_invalid_control_entry_is_refused(wrong: bytes, reason: str) -> None:
     log = Log.open(MemoryDisk(), FOLDER, SMALL)
     append(log, b"v", term=1)
     with pytest.raises(BatchError, match=reason):
@@ -169,8 +169,8 @@ def test_a_term_without_its_control_entry_is_refused() -> None:
         append_entries(log, data, NOW_MS)
 
 
-def test_a_batch_that_is_larger_than_a_segment_here_is_taken(disk: Disk) -> None:
-    """The leader has taken it: its settings may have been others."""
+def test_a_replicated_batch_larger_than_a_segment_is_accepted(disk: Disk) -> None:
+    """The leader accepted it, perhaps with other settings."""
     leader = Log.open(MemoryDisk(), FOLDER, config())
     for size in (10, 2000, 10):
         append(leader, b"v" * size)
@@ -181,7 +181,7 @@ def test_a_batch_that_is_larger_than_a_segment_here_is_taken(disk: Disk) -> None
 
 
 @pytest.mark.parametrize("room", range(0, 6000, 400))
-def test_a_disk_that_fills_leaves_whole_entries_and_right_books(sim: SimDisk, room: int) -> None:
+def test_a_full_disk_leaves_whole_entries_and_consistent_state(sim: SimDisk, room: int) -> None:
     leader = leader_log()
     data = whole(leader)
     follower = Log.open(sim, FOLDER, SMALL)
@@ -248,7 +248,7 @@ def compacted_log(disk: Disk, *, controls: bool = True) -> Log:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 10_000])
-def test_gaps_of_a_compacted_log_are_taken_and_survive_a_power_cut(sim: SimDisk, max_bytes: int) -> None:
+def test_gaps_of_a_compacted_log_are_accepted_and_survive_a_power_cut(sim: SimDisk, max_bytes: int) -> None:
     leader = compacted_log(MemoryDisk())
     follower = Log.open(sim, FOLDER, COMPACTED)
     replicate(leader, follower, max_bytes)
@@ -263,7 +263,7 @@ def test_gaps_of_a_compacted_log_are_taken_and_survive_a_power_cut(sim: SimDisk,
 
 
 @pytest.mark.parametrize("point", range(0, 60, 3))
-def test_a_power_cut_while_gaps_are_taken_loses_nothing_that_was_flushed(point: int) -> None:
+def test_a_power_cut_while_gaps_are_written_loses_nothing_that_was_flushed(point: int) -> None:
     leader = compacted_log(MemoryDisk())
     sim = SimDisk(point)
     sim.make_dir("topics")
@@ -283,7 +283,7 @@ def test_a_power_cut_while_gaps_are_taken_loses_nothing_that_was_flushed(point: 
         assert whole(leader).startswith(whole(log))
 
 
-def test_gaps_that_the_sender_does_not_speak_of_are_refused(disk: Disk) -> None:
+def test_gaps_that_the_sender_does_not_announce_are_refused(disk: Disk) -> None:
     leader = compacted_log(MemoryDisk())
     follower = Log.open(disk, FOLDER, COMPACTED)
     with pytest.raises(BatchError, match="must follow"):
@@ -295,7 +295,7 @@ def test_gaps_that_the_sender_does_not_speak_of_are_refused(disk: Disk) -> None:
 
 @pytest.mark.parametrize("controls", [False, True])
 def test_a_log_can_end_in_a_gap(sim: SimDisk, controls: bool) -> None:
-    """Another replica still has what was compacted here, and its log goes on differently behind it."""
+    """Another replica still has the entries that were compacted here, and its log differs behind them."""
     leader = compacted_log(MemoryDisk(), controls=controls)
     boundaries = range(leader.entries.first_index, int(leader.entries.index_at(leader.cleaned_offset)) + 1)
     for index in boundaries:
@@ -323,8 +323,8 @@ def test_a_log_can_end_in_a_gap(sim: SimDisk, controls: bool) -> None:
         assert [header.next_offset for header, _ in stored(log)][-1] == log.end_offset
 
 
-def test_readers_step_over_a_control_entry_that_came_with_what_follows_it() -> None:
-    """The follower had written up to the offset at which the next term begins; then both come in one piece."""
+def test_readers_skip_a_control_entry_that_was_replicated_with_its_successor() -> None:
+    """The follower had written up to the offset at which the next term begins; then both arrive in one append."""
     leader, follower = Log.open(MemoryDisk(), FOLDER, config()), Log.open(MemoryDisk(), FOLDER, config())
     append(leader, b"one", b"two", term=Term(0))
     first, place = leader.entries.read_entries(Index(0), 1 << 20)

@@ -1,4 +1,4 @@
-"""Flushing off the loop: tickets, what moves meanwhile, and disks that fail or are full."""
+"""Flushing off the event loop: tickets, changes during a flush, and disks that fail or are full."""
 
 import pytest
 
@@ -57,8 +57,8 @@ def test_a_roll_does_not_lose_the_flush_of_the_old_segment(sim: SimDisk) -> None
         assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == list(range(12))
 
 
-def test_a_truncation_during_a_flush_lowers_what_it_flushed(sim: SimDisk) -> None:
-    """Else what is appended after the truncation, at the same offsets, would pass for flushed."""
+def test_a_truncation_during_a_flush_lowers_its_result(sim: SimDisk) -> None:
+    """Else batches that are appended after the truncation, at the same offsets, would count as flushed."""
     log = Log.open(sim, FOLDER, SMALL)
     for _ in range(10):
         append(log, b"v" * 100)
@@ -103,7 +103,7 @@ def test_destroying_during_a_flush_is_safe(disk: Disk) -> None:
         append(log, b"v")
 
 
-def test_a_failed_flush_poisons_the_log_and_reads_go_on(sim: SimDisk) -> None:
+def test_after_a_failed_flush_the_log_refuses_writes_and_serves_reads(sim: SimDisk) -> None:
     log = Log.open(sim, FOLDER, config())
     append(log, b"flushed")
     flush(log)
@@ -145,8 +145,8 @@ def test_a_full_disk_refuses_appends_and_recovers_by_itself(sim: SimDisk) -> Non
 
 
 @pytest.mark.parametrize("room", range(0, 400, 25))
-def test_a_disk_that_fills_at_any_point_leaves_a_log_that_goes_on(sim: SimDisk, room: int) -> None:
-    """Also where the new term's control entry, or the new segment's file, is what does not fit."""
+def test_a_disk_that_fills_at_any_point_leaves_a_usable_log(sim: SimDisk, room: int) -> None:
+    """Also if the new term's control entry, or the new segment's file, does not fit."""
     log = Log.open(sim, FOLDER, config(segment_bytes=400))
     append(log, b"v" * 50)
     flush(log)

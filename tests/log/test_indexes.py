@@ -1,4 +1,4 @@
-"""Raft's index over a log: exact between control entries, whatever was flushed, truncated or deleted."""
+"""Raft's index over a log: exact between control entries, after any flush, truncation or deletion."""
 
 from contextlib import suppress
 
@@ -103,7 +103,7 @@ def test_a_control_entry_behind_the_last_flushed_record_is_not_flushed(sim: SimD
         assert Log.open(sim.after_power_cut(seed), FOLDER, config()).entries.end_index == 3
 
 
-def test_a_flush_that_is_out_counts_only_up_to_where_it_was_truncated(sim: SimDisk) -> None:
+def test_a_running_flush_counts_only_up_to_a_truncation(sim: SimDisk) -> None:
     log = Log.open(sim, FOLDER, config())
     append(log, b"a", term=1)
     for payload in (b"x", b"y", b"z"):
@@ -119,7 +119,7 @@ def test_a_flush_that_is_out_counts_only_up_to_where_it_was_truncated(sim: SimDi
 
 
 def test_no_segment_ends_with_a_control_entry(disk: Disk) -> None:
-    """It takes no offset: were it lost, the next segment would seem to follow."""
+    """It takes no offset: if it were lost, the next segment would still seem contiguous."""
     log = Log.open(disk, FOLDER, SMALL)
     for number in range(40):
         append(log, b"v" * 100, term=1 + number // 2)
@@ -144,7 +144,7 @@ def test_a_term_cannot_begin_twice_nor_before_another(disk: Disk) -> None:
             log.writer.begin_term(Term(term))
 
 
-# --- what must be known of a prefix that is gone
+# --- facts about a deleted prefix
 
 
 def long_log(disk: Disk) -> Log:
@@ -180,13 +180,13 @@ def test_index_term_and_configuration_of_a_deleted_prefix_are_kept(sim: SimDisk)
             assert again.entries.term_before(index) == (term if index >= again.entries.first_index else None)
 
 
-def test_they_are_kept_also_where_there_was_no_room_for_a_snapshot(sim: SimDisk) -> None:
+def test_they_are_kept_also_if_there_was_no_space_for_a_snapshot(sim: SimDisk) -> None:
     log = long_log(sim)
     sim.capacity = 0
     log.retention.delete_prefix(Offset(25))
     chores = log.maintenance.next_task()
     assert chores is not None
-    with suppress(DiskFull):  # the first has no room, the second makes it
+    with suppress(DiskFull):  # the first fails for lack of space, the second frees some
         chores()
     chores = log.maintenance.next_task()
     assert chores is not None
@@ -209,7 +209,7 @@ def test_they_are_kept_also_where_there_was_no_room_for_a_snapshot(sim: SimDisk)
         )
 
 
-def test_nothing_is_deleted_that_is_not_committed(disk: Disk) -> None:
+def test_uncommitted_entries_are_never_deleted(disk: Disk) -> None:
     log = long_log(disk)
     log.entries.commit_index = log.entries.index_at(20)
     log.reconfigure(config(segment_bytes=600, retention_bytes=0))
@@ -247,7 +247,7 @@ def test_a_term_that_may_have_to_be_truncated_keeps_its_segment(disk: Disk) -> N
     assert (log.entries.first_index, log.entries.term_before(log.entries.first_index)) == (5, 6)
 
 
-def test_compaction_stays_below_what_is_committed_and_keeps_every_index(sim: SimDisk) -> None:
+def test_compaction_stays_below_the_commit_index_and_keeps_every_index(sim: SimDisk) -> None:
     log = Log.open(
         sim, FOLDER, config(segment_bytes=600, cleanup_compact=True, min_cleanable_dirty_ratio=0.01)
     )

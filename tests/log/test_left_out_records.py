@@ -1,4 +1,4 @@
-"""Batches from which duplicates were left out, and empty ones, live in a log like any other."""
+"""Batches without their duplicates, and empty batches, are stored like any others."""
 
 import pytest
 
@@ -26,7 +26,7 @@ COMPACTS = config(
 
 
 class LastingDisk(MemoryDisk):
-    """Its files are there when the log is opened again."""
+    """Its files survive reopening the log."""
 
     volatile = False
 
@@ -77,7 +77,7 @@ def test_a_reader_gets_the_records_and_a_restart_changes_nothing(disk: Disk) -> 
     assert again.segment_count > 3
 
 
-def test_records_are_found_by_time_over_empty_places(disk: Disk) -> None:
+def test_records_are_found_by_time_across_empty_batches(disk: Disk) -> None:
     log = filled(disk, KEEPS)
     end = log.end_offset
     assert log.find_timestamp(NOW_MS + 10, end) == (NOW_MS + 10, 10, 1)
@@ -93,7 +93,7 @@ def test_segments_of_empty_batches_age_like_others(disk: Disk) -> None:
     assert (offsets(log), log.start_offset) == ([], 50)
 
 
-def test_compaction_goes_over_them_and_keeps_the_last_of_a_producer(disk: Disk) -> None:
+def test_compaction_handles_them_and_keeps_the_last_batch_of_a_producer(disk: Disk) -> None:
     log = filled(disk, COMPACTS)
     append(log, b"end", key=b"end")
     flush(log)
@@ -109,7 +109,7 @@ def test_compaction_goes_over_them_and_keeps_the_last_of_a_producer(disk: Disk) 
     assert again.writer.append(data, header, Term(1), NOW_MS).base_offset == 51
 
 
-def test_another_replica_takes_them_as_they_are(disk: Disk) -> None:
+def test_another_replica_stores_them_unchanged(disk: Disk) -> None:
     log, other = filled(disk, KEEPS), Log.open(disk, "topics/replica-0", KEEPS)
     index = log.entries.first_index
     while index < log.entries.end_index:

@@ -1,4 +1,4 @@
-"""A log against a list: whatever the order of the calls, both say the same."""
+"""A log against a list: after any order of calls, both have the same contents."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -88,7 +88,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(part=st.floats(0, 1), max_bytes=st.integers(1, 5000), ahead=st.integers(0, 20))
     def read(self, part: float, max_bytes: int, ahead: int) -> None:
-        """From anywhere, up to a limit that is a batch's end."""
+        """From any offset, up to a limit at the end of a batch."""
         offset = self.start + int(part * (len(self.rows) - self.start))
         ends = [*self.bases, len(self.rows)]
         limit = min(end for end in ends if end >= min(offset + ahead, len(self.rows)))

@@ -1,4 +1,4 @@
-"""Whatever the system says no to, the log hears of it as StorageError: raw errors would kill the threads behind it."""
+"""All errors of the operating system reach the log as StorageError: raw errors would kill its threads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +21,14 @@ CALLS: dict[str, Callable[[OsDisk], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_errors_of_the_system_are_storage_errors(tmp_path: Path, name: str) -> None:
+def test_errors_of_the_operating_system_are_storage_errors(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError):
         CALLS[name](OsDisk(tmp_path))
 
 
-def test_a_disk_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_missing_disk_is_a_storage_error(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path / "gone")
     for call in (disk.sync_all, disk.free_bytes):
         with pytest.raises(StorageError):

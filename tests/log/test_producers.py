@@ -94,7 +94,7 @@ def test_a_producer_is_known_after_its_records_were_deleted(sim: SimDisk) -> Non
     assert send(log, 0) == (0, True)
 
 
-def test_truncation_takes_back_what_producers_sent(disk: Disk) -> None:
+def test_truncation_restores_the_earlier_producer_state(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(segment_bytes=300))
     for sequence in range(10):
         send(log, sequence)
@@ -134,7 +134,7 @@ def test_a_producer_seen_before_a_crash_gets_a_full_day_more(sim: SimDisk) -> No
     assert len(log.producers) == 0
 
 
-def test_the_number_of_producers_is_bounded_and_the_longest_silent_goes_first() -> None:
+def test_the_number_of_producers_is_bounded_and_the_longest_idle_one_is_dropped_first() -> None:
     states = ProducerStates(max_producers=3)
     for producer in (1, 2, 3, 1, 4):
         states.record(batch(b"v", producer=(producer, 0, 0))[1], 0, NOW_MS)

@@ -1,4 +1,4 @@
-"""A torn tail is cut, rot in what was flushed is named, and indexes come back."""
+"""A torn tail is truncated, damage in flushed bytes is reported, and indexes are rebuilt."""
 
 import struct
 
@@ -17,7 +17,7 @@ FIRST = f"{FOLDER}/00000000000000000000.log"
 
 
 def crashed(sim: SimDisk) -> SimDisk:
-    """The process died, the machine did not: everything written is there, nothing was closed."""
+    """The process died and the machine did not: all written bytes are there, and nothing was closed."""
     after = SimDisk(2)
     after._root = sim._root
     return after
@@ -33,9 +33,9 @@ def filled(sim: SimDisk, count: int = 20, *, checkpoint: bool = True) -> Log:
     return log
 
 
-def test_a_segment_that_a_dead_process_made_has_its_name_flushed_with_its_first_batch(sim: SimDisk) -> None:
+def test_the_name_of_a_segment_of_a_dead_process_is_flushed_with_its_first_batch(sim: SimDisk) -> None:
     log = filled(sim, 10)
-    log.retention.delete_prefix(log.end_offset)  # begins a segment, of which only the page cache knows
+    log.retention.delete_prefix(log.end_offset)  # begins a segment that only the page cache has
     disk = crashed(sim)
     again = Log.open(disk, FOLDER, SMALL)
     append(again, b"acknowledged", term=9)
@@ -44,7 +44,7 @@ def test_a_segment_that_a_dead_process_made_has_its_name_flushed_with_its_first_
         assert offsets(Log.open(disk.after_power_cut(seed), FOLDER, SMALL))[-1:] == [10]
 
 
-def test_a_process_that_dies_loses_nothing_that_was_written(sim: SimDisk) -> None:
+def test_a_killed_process_loses_nothing_that_was_written(sim: SimDisk) -> None:
     filled(sim, 10)
     log = Log.open(crashed(sim), FOLDER, SMALL)
     for _ in range(5):
@@ -55,7 +55,7 @@ def test_a_process_that_dies_loses_nothing_that_was_written(sim: SimDisk) -> Non
 
 
 @pytest.mark.parametrize("cut", range(1, 130, 8))
-def test_a_torn_tail_is_cut_at_the_last_whole_batch(sim: SimDisk, cut: int) -> None:
+def test_a_torn_tail_is_truncated_to_the_last_whole_batch(sim: SimDisk, cut: int) -> None:
     log = filled(sim, 4)
     append(log, b"w" * 60)
     inode = sim._inode(FIRST)
@@ -67,7 +67,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(sim: SimDisk, cut: int) -> N
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 700, b"\xff" * 61, b"garbage that is no batch" * 9])
-def test_a_tail_of_zeros_or_garbage_is_cut(sim: SimDisk, garbage: bytes) -> None:
+def test_a_tail_of_zeros_or_garbage_is_truncated(sim: SimDisk, garbage: bytes) -> None:
     filled(sim, 4)
     sim.open(FIRST).append(garbage)
     again = Log.open(crashed(sim), FOLDER, SMALL)
@@ -75,8 +75,8 @@ def test_a_tail_of_zeros_or_garbage_is_cut(sim: SimDisk, garbage: bytes) -> None
     assert sim.size(FIRST) == again.size_bytes
 
 
-def test_rot_in_what_was_flushed_names_file_and_position(sim: SimDisk) -> None:
-    """Also when all that follows is whole, and also in the last segment: it was flushed, so it was promised."""
+def test_damage_in_flushed_bytes_is_reported_with_file_and_position(sim: SimDisk) -> None:
+    """Also if all later bytes are intact, and also in the last segment: flushed bytes were promised."""
     log = filled(sim, 4)
     second = next(iter(log.files.segments.segments[0].headers(0, 10**6)))[1].size  # the control entry
     positions = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)]
@@ -88,7 +88,7 @@ def test_rot_in_what_was_flushed_names_file_and_position(sim: SimDisk) -> None:
     assert (caught.value.path, caught.value.position) == (FIRST, positions[2])
 
 
-def test_rot_above_the_flushed_line_is_taken_for_a_torn_tail(sim: SimDisk) -> None:
+def test_damage_above_the_flushed_offset_is_treated_as_a_torn_tail(sim: SimDisk) -> None:
     log = filled(sim, 4, checkpoint=False)
     position = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)][3]
     sim.flip_bit(FIRST, position + 70)
@@ -96,7 +96,9 @@ def test_rot_above_the_flushed_line_is_taken_for_a_torn_tail(sim: SimDisk) -> No
 
 
 @pytest.mark.parametrize(("field", "what"), [(7, "offset"), (15, "term")])
-def test_rot_in_the_fields_that_the_crc_does_not_cover_is_found(sim: SimDisk, field: int, what: str) -> None:
+def test_damage_in_fields_that_the_crc_does_not_cover_is_detected(
+    sim: SimDisk, field: int, what: str
+) -> None:
     log = filled(sim, 4)
     position = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)][2]
     sim.remove(f"{FOLDER}/00000000000000000004.snapshot")
@@ -107,7 +109,7 @@ def test_rot_in_the_fields_that_the_crc_does_not_cover_is_found(sim: SimDisk, fi
 
 
 @pytest.mark.parametrize("field", [7, 15, 65, 70])
-def test_rot_in_a_control_entry_is_found(sim: SimDisk, field: int) -> None:
+def test_damage_in_a_control_entry_is_detected(sim: SimDisk, field: int) -> None:
     filled(sim, 4)
     sim.remove(f"{FOLDER}/00000000000000000004.snapshot")
     sim.flip_bit(FIRST, field, bit=1)
@@ -126,14 +128,14 @@ def test_a_flushed_file_that_became_shorter_is_corrupt(sim: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, -1])
-def test_a_flushed_segment_that_is_gone_is_corrupt(sim: SimDisk, number: int) -> None:
+def test_a_missing_flushed_segment_is_corrupt(sim: SimDisk, number: int) -> None:
     log = filled(sim)
     sim.remove(log.files.segments.segments[number].path)
     with pytest.raises(CorruptLog):
         Log.open(crashed(sim), FOLDER, SMALL)
 
 
-def test_all_segments_gone_is_corrupt_and_not_an_empty_log(sim: SimDisk) -> None:
+def test_a_log_without_its_segments_is_corrupt_and_not_empty(sim: SimDisk) -> None:
     log = filled(sim, 4)
     for segment in log.files.segments.segments:
         sim.remove(segment.path)
@@ -247,7 +249,7 @@ def test_opening_after_a_crash_scans_from_the_last_snapshot_only(sim: SimDisk) -
     assert recovery.scanned_bytes < 3000 < log.size_bytes
 
 
-def as_the_first_version_wrote_it(sim: SimDisk) -> None:
+def convert_to_the_first_version(sim: SimDisk) -> None:
     """Snapshots without the terms of control entries, checkpoints that end with the first checksum."""
     for name in sim.list_dir(FOLDER):
         path = f"{FOLDER}/{name}"
@@ -266,7 +268,7 @@ def test_a_log_of_the_first_version_is_read(sim: SimDisk, start: int) -> None:
     log.retention.delete_prefix(Offset(start))
     tidy(log)
     log.close()
-    as_the_first_version_wrote_it(sim)
+    convert_to_the_first_version(sim)
     again = Log.open(crashed(sim), FOLDER, SMALL)
     assert (again.entries.end_index, again.entries.first_index) == (
         log.entries.end_index,

@@ -1,4 +1,4 @@
-"""Two replicas, driven at random as Raft would: whatever the order of steps, both are what the model says."""
+"""Replicas driven at random as Raft would: after any order of steps they match the model."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,8 +14,8 @@ from tests.log.replicas import Replica, check, settled, sizes
 
 
 class Group:
-    """A leader and two followers that change roles, lag, diverge, crash and forget their beginnings. What two of them
-    have flushed is committed, so the third may be left behind."""
+    """A leader and two followers that change roles, lag, diverge, crash and delete their prefixes. Entries that two
+    of them have flushed are committed, so the third may be left behind."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -31,7 +31,7 @@ class Group:
         self.steps += [self.commit, self.delete_prefix] * weights((1, 4, 6))
         self.steps += [self.append_control, self.begin_term] * weights((1, 1, 4))
         self.steps += [self.change_roles, self.truncate, self.reopen, self.crash]
-        """Each seed has a mix of its own: what is frequent in all finds less than what is frequent in some."""
+        """Each seed has a mix of its own: one mix for all seeds would find less."""
 
     def step(self) -> None:
         self.random.choice(self.steps)()
@@ -67,14 +67,14 @@ class Group:
         follower.commit(min(self.committed, follower.history.end))
 
     def change_roles(self) -> None:
-        """Only one that has all that is committed may lead: else what is committed would be truncated."""
+        """Only a replica with all committed entries may lead: else these would be truncated."""
         candidate = self.any()
         if candidate.history.common(self.leader.history) >= self.committed:
             self.leader = candidate
         self.begin_term()
 
     def truncate(self) -> None:
-        """Of what one of them has and the leader has not."""
+        """Truncates entries that a follower has and the leader has not."""
         replica = self.any()
         common = replica.history.common(self.leader.history)
         if common < replica.log.entries.first_index:
@@ -113,7 +113,7 @@ class Group:
 
 @pytest.mark.usefixtures("small_intervals")
 @pytest.mark.parametrize("seed", range(40))
-def test_all_replicas_hold_what_the_model_says(seed: int) -> None:
+def test_all_replicas_match_the_model(seed: int) -> None:
     group = Group(seed)
     for _ in range(150):
         group.step()
@@ -127,7 +127,7 @@ def test_all_replicas_hold_what_the_model_says(seed: int) -> None:
 
 @pytest.mark.usefixtures("small_intervals")
 @pytest.mark.parametrize("seed", range(16))
-def test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed: int) -> None:
+def test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_flushed_ones(seed: int) -> None:
     group = Group(1000 + seed)
     chance = Random(seed)
     looked = 0
@@ -156,8 +156,8 @@ def test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flus
     assert looked > 50
 
 
-def test_the_random_groups_meet_a_follower_that_has_to_begin_anew() -> None:
-    """Else the tests above would hold because nothing of the kind happens in them."""
+def test_the_random_groups_include_a_follower_that_has_to_be_reset() -> None:
+    """Else the tests above would pass because resets never happen in them."""
     groups = [Group(seed) for seed in range(40)]
     for group in groups:
         for _ in range(150):
@@ -165,7 +165,7 @@ def test_the_random_groups_meet_a_follower_that_has_to_begin_anew() -> None:
     assert sum(group.resets for group in groups) > 5
 
 
-# --- mutants: bugs put in on purpose, which these tests must find
+# --- mutants: seeded bugs that these tests must find
 
 
 def let_a_segment_end_with_a_control_entry(patch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def let_a_segment_end_with_a_control_entry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Segment, "has_room", without_the_rule)
 
 
-def tell_what_is_flushed_by_its_offset(patch: pytest.MonkeyPatch) -> None:
+def compute_the_flushed_index_from_the_offset(patch: pytest.MonkeyPatch) -> None:
     def by_offset(self: EntryView) -> int:
         flushed = self._files.flushed.point.offset
         return self.end_index if flushed == self._files.state.end_offset else self.index_at(flushed)
@@ -189,7 +189,7 @@ def tell_what_is_flushed_by_its_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EntryView, "flushed_index", property(by_offset))
 
 
-def forget_how_many_control_entries_are_gone(patch: pytest.MonkeyPatch) -> None:
+def forget_the_count_of_deleted_control_entries(patch: pytest.MonkeyPatch) -> None:
     drop_first = Controls.drop_first
 
     def without_counting(self: Controls, count: int) -> None:
@@ -208,16 +208,16 @@ def forget_the_state_at_the_beginning_of_segments(patch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("small_intervals")
 def try_seeds(count: int) -> None:
     for seed in range(count):
-        test_all_replicas_hold_what_the_model_says(seed)
-        test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed)
+        test_all_replicas_match_the_model(seed)
+        test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_flushed_ones(seed)
 
 
 @pytest.mark.parametrize(
     "mutant",
     [
         let_a_segment_end_with_a_control_entry,
-        tell_what_is_flushed_by_its_offset,
-        forget_how_many_control_entries_are_gone,
+        compute_the_flushed_index_from_the_offset,
+        forget_the_count_of_deleted_control_entries,
         forget_the_state_at_the_beginning_of_segments,
     ],
 )

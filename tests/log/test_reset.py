@@ -1,4 +1,4 @@
-"""Beginning anew behind a prefix: the old log or the new one, never a mixture; and the prefix is not forgotten."""
+"""A reset behind a prefix: the old log or the new one, never a mixture; and the facts of the prefix are kept."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ SMALL = config(segment_bytes=600, index_interval_bytes=100)
 
 
 def leader_log(disk: Disk) -> Log:
-    """Its first 30 records are gone, and with them what producer 8 had sent."""
+    """Its first 30 records are deleted, and with them all batches of producer 8."""
     log = Log.open(disk, FOLDER, SMALL)
     for number in range(60):
         log_producer = (7, 0, number) if number >= 10 else (8, 0, number)
@@ -68,8 +68,8 @@ def catch_up(log: Log, leader: Log) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3, 20, 90])
-def test_a_log_that_is_reset_begins_behind_the_prefix(disk: Disk, count: int) -> None:
-    """Whatever it held: nothing, less than the prefix, more than the leader has."""
+def test_a_reset_log_begins_behind_the_prefix(disk: Disk, count: int) -> None:
+    """Whether it was empty, shorter than the prefix, or longer than the leader's log."""
     leader = leader_log(MemoryDisk())
     prefix = leader.prefix()
     log = old_log(disk, count)
@@ -92,7 +92,7 @@ def test_a_log_that_is_reset_begins_behind_the_prefix(disk: Disk, count: int) ->
     assert offsets(log) == offsets(leader)
 
 
-def test_the_prefix_speaks_of_what_is_before_the_first_entry_only(disk: Disk) -> None:
+def test_the_prefix_describes_only_entries_before_the_first_one(disk: Disk) -> None:
     leader = leader_log(disk)
     prefix = leader.prefix()
     assert prefix.config == b"members 27"
@@ -132,7 +132,7 @@ def test_a_power_cut_during_a_reset_leaves_the_old_log_or_the_new_one(sim: SimDi
         assert facts(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == after
 
 
-def test_a_reset_that_is_cut_off_while_it_is_finished_is_finished_later(sim: SimDisk) -> None:
+def test_a_reset_interrupted_during_recovery_is_finished_later(sim: SimDisk) -> None:
     prefix = leader_log(MemoryDisk()).prefix()
     log = old_log(sim)
     announced: list[SimDisk] = []
@@ -155,10 +155,10 @@ def test_a_reset_that_is_cut_off_while_it_is_finished_is_finished_later(sim: Sim
         assert facts(Log.open(survivor, FOLDER, SMALL)) == after
 
 
-def test_a_reset_that_is_not_announced_first_would_be_found(
+def test_a_reset_without_its_announcement_is_detected_by_the_test(
     sim: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above, held against a bug that is put in on purpose."""
+    """The test above with a seeded bug."""
 
     def too_late(disk: Disk, folder: str, prefix: Prefix) -> None:
         for name in disk.list_dir(folder):
@@ -171,7 +171,7 @@ def test_a_reset_that_is_not_announced_first_would_be_found(
         test_a_power_cut_during_a_reset_leaves_the_old_log_or_the_new_one(sim)
 
 
-def test_without_room_for_a_reset_all_is_as_it_was(sim: SimDisk) -> None:
+def test_a_reset_without_disk_space_changes_nothing(sim: SimDisk) -> None:
     prefix = leader_log(MemoryDisk()).prefix()
     log = old_log(sim)
     before = facts(log)
@@ -184,7 +184,7 @@ def test_without_room_for_a_reset_all_is_as_it_was(sim: SimDisk) -> None:
     assert offsets(log) == list(range(21))
 
 
-def test_a_flush_that_is_out_says_nothing_of_the_log_after_a_reset(disk: Disk) -> None:
+def test_a_running_flush_does_not_count_after_a_reset(disk: Disk) -> None:
     prefix = leader_log(MemoryDisk()).prefix()
     log = old_log(disk)
     append(log, b"unflushed")
@@ -211,7 +211,7 @@ def spoil(**fields: object) -> Callable[[Prefix], Prefix]:
     "change",
     [spoil(offset=-1), spoil(index=3), spoil(term=-1), spoil(start_offset=2), spoil(config=b"m" * 500)],
 )
-def test_a_prefix_that_cannot_be_is_refused(disk: Disk, change: Callable[[Prefix], Prefix]) -> None:
+def test_an_invalid_prefix_is_refused(disk: Disk, change: Callable[[Prefix], Prefix]) -> None:
     log = old_log(disk)
     with pytest.raises(ValueError, match=r"an impossible prefix|a configuration"):
         log.reset(change(leader_log(MemoryDisk()).prefix()))

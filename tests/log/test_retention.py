@@ -19,7 +19,7 @@ def hourly(disk: Disk, **settings: object) -> Log:
     return log
 
 
-def test_segments_whose_latest_record_is_too_old_go(disk: Disk) -> None:
+def test_segments_whose_latest_record_is_too_old_are_deleted(disk: Disk) -> None:
     log = hourly(disk, retention_ms=3 * HOUR_MS)
     removed = log.retention.apply(NOW_MS)
     assert offsets(log) == list(range(12, 20))
@@ -36,7 +36,7 @@ def test_the_active_segment_expires_too(disk: Disk) -> None:
     assert offsets(log) == [20]
 
 
-def test_size_keeps_at_least_what_it_says(disk: Disk) -> None:
+def test_retention_by_size_keeps_at_least_that_size(disk: Disk) -> None:
     log = hourly(disk, retention_ms=-1)
     segment = log.files.segments.segments[1].size
     log.reconfigure(config(retention_ms=-1, retention_bytes=3 * segment + 10))
@@ -54,7 +54,7 @@ def test_without_the_delete_policy_nothing_expires(disk: Disk) -> None:
     assert offsets(log) == list(range(20))
 
 
-def test_what_is_not_flushed_does_not_expire(disk: Disk) -> None:
+def test_unflushed_records_do_not_expire(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(retention_ms=1))
     append(log, b"v", timestamp=5)
     assert log.retention.apply(NOW_MS) == 0
@@ -69,7 +69,7 @@ def test_records_without_a_time_do_not_expire_by_age(disk: Disk) -> None:
     assert log.retention.apply(NOW_MS) == 0
 
 
-def test_a_memory_disk_gives_the_memory_back() -> None:
+def test_a_memory_disk_releases_the_memory() -> None:
     disk = MemoryDisk()
     log = Log.open(disk, FOLDER, config(segment_bytes=100_000, retention_bytes=100_000))
     for _ in range(60):
@@ -84,15 +84,15 @@ def test_a_memory_disk_gives_the_memory_back() -> None:
     assert disk.list_dir("topics") == []
 
 
-def test_deletion_keeps_readers_that_are_ahead(disk: Disk) -> None:
+def test_deletion_does_not_affect_readers_ahead_of_it(disk: Disk) -> None:
     log = hourly(disk, retention_ms=5 * HOUR_MS)
     log.read(Offset(15), 10, limit=Offset(20))
     log.retention.apply(NOW_MS)
     assert log.read(Offset(16), 10, limit=Offset(20)) != b""
 
 
-def test_files_go_although_more_expires_before_each_snapshot_is_written(sim: SimDisk) -> None:
-    """A snapshot covers what was garbage when it was taken; what came later must not hold that back."""
+def test_files_are_removed_although_more_expires_before_each_snapshot(sim: SimDisk) -> None:
+    """A snapshot covers the garbage at its time; later garbage must not delay its removal."""
     log = Log.open(sim, FOLDER, config(segment_bytes=300, retention_bytes=300))
     most = 0
     for term in range(1, 31):

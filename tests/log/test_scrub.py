@@ -1,4 +1,4 @@
-"""Rot in what was written long ago is found by reading it again, in every byte."""
+"""Scrubbing detects damage in every byte of old segments."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ def filled(disk: Disk, **settings: object) -> Log:
 
 
 def scrub(log: Log, max_bytes: int = 10**9) -> tuple[CorruptLog | None, int]:
-    """The whole log, in pieces; what was wrong, and how many bytes were read."""
+    """Scrubs the whole log in pieces; returns the damage, and the number of bytes read."""
     offset, read = 0, 0
     while True:
         plan = log.scrubber.plan(Offset(offset), max_bytes=max_bytes)
@@ -57,7 +57,7 @@ def test_a_compacted_log_is_whole(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_flipped_bit_anywhere_is_found(sim: SimDisk, seed: int) -> None:
+def test_a_flipped_bit_anywhere_is_detected(sim: SimDisk, seed: int) -> None:
     log = filled(sim)
     random = Random(seed)
     segment = random.choice(log.files.segments.segments[:-1])
@@ -69,7 +69,7 @@ def test_a_flipped_bit_anywhere_is_found(sim: SimDisk, seed: int) -> None:
     assert wrong.path == segment.path
 
 
-def test_a_file_that_became_shorter_is_found(sim: SimDisk) -> None:
+def test_a_shortened_file_is_detected(sim: SimDisk) -> None:
     log = filled(sim)
     segment = log.files.segments.segments[2]
     sim._inode(segment.path).truncate(segment.size - 10)
@@ -78,7 +78,7 @@ def test_a_file_that_became_shorter_is_found(sim: SimDisk) -> None:
     assert (wrong.path, wrong.position) == (segment.path, segment.size - 10)
 
 
-def test_what_went_while_it_was_read_is_no_finding(sim: SimDisk) -> None:
+def test_a_segment_deleted_during_the_scrub_is_not_reported(sim: SimDisk) -> None:
     log = filled(sim)
     sim.flip_bit(log.files.segments.segments[0].path, 100)
     plan = log.scrubber.plan()
@@ -102,11 +102,11 @@ def test_the_active_segment_is_left_to_recovery(sim: SimDisk) -> None:
     assert log.scrubber.plan() is None
 
 
-# --- entries that somebody complains about
+# --- entries that a follower refused
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_second_look_at_an_entry_finds_a_flipped_bit_in_it_also_in_the_active_segment(
+def test_rechecking_an_entry_detects_a_flipped_bit_also_in_the_active_segment(
     sim: SimDisk, seed: int
 ) -> None:
     log = filled(sim)
@@ -135,7 +135,7 @@ def entry_at(log: Log, index: int) -> tuple[str, int, int]:
     return segment.path, position, header.size
 
 
-def test_a_second_look_goes_as_far_as_one_message_and_no_farther(sim: SimDisk) -> None:
+def test_rechecking_covers_the_entries_of_one_message_and_no_more(sim: SimDisk) -> None:
     log = filled(sim)
     segment = log.files.segments.segments[1]
     sim.flip_bit(segment.path, 100)
@@ -145,7 +145,7 @@ def test_a_second_look_goes_as_far_as_one_message_and_no_farther(sim: SimDisk) -
     assert log.scrubber.check_entries(log.entries.end_index, 10**6) is None
 
 
-def test_what_compaction_left_is_whole_at_a_second_look(disk: Disk) -> None:
+def test_rechecking_a_compacted_log_finds_no_damage(disk: Disk) -> None:
     log = filled(disk, cleanup_compact=True, min_cleanable_dirty_ratio=0.01)
     assert compact(log)
     index = log.entries.first_index

@@ -1,4 +1,4 @@
-"""Cutting off the end, letting go of the beginning, and the terms in between."""
+"""Truncation, deletion of the prefix, and terms."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_truncation_outside_the_log_is_refused(disk: Disk) -> None:
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_truncation_forgets_the_terms_that_began_there(disk: Disk) -> None:
+def test_truncation_removes_the_terms_that_began_there(disk: Disk) -> None:
     log = filled(disk)
     assert (log.entries.last_term, log.end_of_term(Term(2))) == (3, (2, 40))
     log.truncation.to_offset(Offset(40))
@@ -75,7 +75,7 @@ def test_deleting_the_prefix_moves_the_start_also_within_a_batch(disk: Disk) -> 
     assert offsets(Log.open(disk, FOLDER, SMALL)) == list(range(27, 60))
 
 
-def test_files_of_the_prefix_go_with_the_garbage(disk: Disk) -> None:
+def test_files_of_the_prefix_are_removed_with_the_garbage(disk: Disk) -> None:
     log = filled(disk)
     before = log.segment_count
     log.retention.delete_prefix(Offset(40))
@@ -85,7 +85,7 @@ def test_files_of_the_prefix_go_with_the_garbage(disk: Disk) -> None:
     assert bases == [f"{base:020d}.log" for base in log.files.segments.bases]
 
 
-def test_deleting_everything_leaves_an_empty_log_that_goes_on(disk: Disk) -> None:
+def test_deleting_everything_leaves_an_empty_usable_log(disk: Disk) -> None:
     log = filled(disk)
     log.retention.delete_prefix(Offset(60))
     assert (log.start_offset, log.end_offset, log.size_bytes) == (60, 60, 0)
@@ -97,7 +97,7 @@ def test_deleting_everything_leaves_an_empty_log_that_goes_on(disk: Disk) -> Non
     assert offsets(log) == [60]
 
 
-def test_what_is_not_flushed_cannot_be_deleted(disk: Disk) -> None:
+def test_unflushed_records_cannot_be_deleted(disk: Disk) -> None:
     log = filled(disk)
     append(log, b"unflushed", term=3)
     with pytest.raises(KafkaError) as caught:
@@ -169,7 +169,7 @@ def test_the_end_of_a_term_is_answered_as_kafka_does(disk: Disk) -> None:
     }
 
 
-def test_a_reign_without_records_has_its_place() -> None:
+def test_a_term_without_records_is_kept() -> None:
     cache = TermCache([(1, 0), (3, 10), (4, 10)])
     assert cache.end_of(3, 20) == (3, 10)
     assert (cache.at(9), cache.at(10)) == (1, 4)
@@ -177,7 +177,7 @@ def test_a_reign_without_records_has_its_place() -> None:
         cache.begin(4, 30)
 
 
-def test_the_term_at_the_log_start_is_kept_when_its_beginning_goes() -> None:
+def test_the_term_at_the_log_start_is_kept_when_its_first_records_are_deleted() -> None:
     cache = TermCache([(1, 0), (3, 10), (7, 20)])
     cache.delete_prefix(15)
     assert cache.entries() == [(3, 15), (7, 20)]

@@ -31,7 +31,9 @@ def write_and_tidy(log: Log, now_ms: int, keys: int) -> None:
         chores()
 
 
-def test_files_of_expired_segments_go_although_new_ones_expire_in_every_round(tmp_path: Path) -> None:
+def test_files_of_expired_segments_are_removed_although_new_ones_expire_in_every_round(
+    tmp_path: Path,
+) -> None:
     config = TopicConfig(segment_bytes=SEGMENT_BYTES, retention_bytes=2 * SEGMENT_BYTES)
     log = Log.open(OsDisk(str(tmp_path)), "t-0", config)
     for number in range(ROUNDS):

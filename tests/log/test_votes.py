@@ -1,4 +1,4 @@
-"""Terms and votes: what was flushed is never forgotten, whatever happens to power, space and bits."""
+"""Terms and votes: flushed ones survive power cuts, full disks and damage, or the damage is reported."""
 
 import threading
 from pathlib import Path
@@ -32,7 +32,7 @@ def contents(store: VoteStore) -> dict[GroupId, SavedVote]:
     return {each: store.get(each) for each in store.groups()}
 
 
-def test_a_vote_is_known_at_once_and_after_a_flush_also_to_the_next_process(disk: Disk) -> None:
+def test_a_vote_is_visible_at_once_and_after_a_flush_also_to_the_next_process(disk: Disk) -> None:
     store = VoteStore(disk, PATH)
     assert store.get(group(1)) == (-1, None, False, 0)
     put(store, 1, vote(5, 3))
@@ -46,7 +46,7 @@ def test_a_vote_is_known_at_once_and_after_a_flush_also_to_the_next_process(disk
     assert contents(again) == {group(1): vote(6), group(2): vote(7, has_log=False)}
 
 
-def test_a_group_that_is_forgotten_stays_forgotten(disk: Disk) -> None:
+def test_a_removed_group_stays_removed(disk: Disk) -> None:
     store = VoteStore(disk, PATH)
     for number in (1, 2):
         put(store, number, vote(5, number))
@@ -93,7 +93,7 @@ def test_the_files_grow_with_the_number_of_groups(disk: Disk) -> None:
 
 
 class Elections:
-    """A store under random use, and what it may say after a power cut."""
+    """A store under random use, and its possible contents after a power cut."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -124,7 +124,7 @@ class Elections:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_flushed_vote_is_lost_wherever_the_power_is_cut(seed: int) -> None:
+def test_no_flushed_vote_is_lost_in_a_power_cut_at_any_operation(seed: int) -> None:
     world = Elections(seed)
     looks = 0
 
@@ -156,7 +156,7 @@ def test_votes_are_kept_over_many_power_cuts(seed: int) -> None:
         world.flushed, world.put = contents(world.store), {}
 
 
-def test_a_store_that_is_being_made_when_the_power_goes_is_made_anew() -> None:
+def test_a_store_interrupted_during_its_creation_is_created_again() -> None:
     disk = SimDisk(1)
     disk.make_dir("topics")
     disk.sync_dir("")
@@ -171,7 +171,7 @@ def test_a_store_that_is_being_made_when_the_power_goes_is_made_anew() -> None:
         assert contents(VoteStore(after, PATH)) == {group(1): vote(1, 1)}
 
 
-def test_rot_in_what_was_flushed_is_named_and_not_skipped(sim: SimDisk) -> None:
+def test_damage_in_flushed_votes_is_reported_and_not_skipped(sim: SimDisk) -> None:
     store = VoteStore(sim, PATH)
     for term in range(4):
         for number in range(3):
@@ -187,7 +187,7 @@ def test_rot_in_what_was_flushed_is_named_and_not_skipped(sim: SimDisk) -> None:
 
 @pytest.mark.parametrize("position", [0, 9, 17, 21])
 @pytest.mark.parametrize("number", [0, 1])
-def test_rot_in_a_head_is_named(sim: SimDisk, number: int, position: int) -> None:
+def test_damage_in_a_head_is_reported(sim: SimDisk, number: int, position: int) -> None:
     store = VoteStore(sim, PATH)
     put(store, 1, vote(1, 1))
     store.flush()
@@ -196,7 +196,7 @@ def test_rot_in_a_head_is_named(sim: SimDisk, number: int, position: int) -> Non
         VoteStore(sim, PATH)
 
 
-def test_a_file_that_is_gone_is_named(sim: SimDisk) -> None:
+def test_a_missing_file_is_reported(sim: SimDisk) -> None:
     store = VoteStore(sim, PATH)
     for term in range(1200):
         put(store, 1, vote(term, 1))
@@ -220,7 +220,7 @@ def test_a_full_disk_does_not_stop_elections(sim: SimDisk) -> None:
     assert contents(VoteStore(sim, PATH)) == {group(n): vote(299, n) for n in range(20)}
 
 
-def test_votes_of_more_groups_than_there_is_room_for_wait_for_room(sim: SimDisk) -> None:
+def test_votes_that_do_not_fit_on_a_full_disk_wait_for_space(sim: SimDisk) -> None:
     store = VoteStore(sim, PATH)
     sim.capacity = 0
     for number in range(2000):
@@ -234,7 +234,7 @@ def test_votes_of_more_groups_than_there_is_room_for_wait_for_room(sim: SimDisk)
     assert len(contents(VoteStore(sim, PATH))) == 2000
 
 
-def test_after_a_failed_flush_nothing_more_is_promised(sim: SimDisk) -> None:
+def test_after_a_failed_flush_every_later_flush_fails(sim: SimDisk) -> None:
     store = VoteStore(sim, PATH)
     put(store, 1, vote(1, 1))
     sim.fail_flush("votes")
@@ -266,7 +266,7 @@ def test_votes_may_be_put_while_another_thread_flushes(tmp_path: Path) -> None:
     assert contents(VoteStore(disk, PATH)) == contents(store)
 
 
-def test_a_replica_in_another_life_keeps_its_vote_and_has_no_log(disk: Disk) -> None:
+def test_a_recreated_replica_keeps_its_vote_and_has_no_log(disk: Disk) -> None:
     store = VoteStore(disk, PATH)
     put(store, 1, vote(5, 2))
     store.renew(group(1), 1)

@@ -1,4 +1,4 @@
-"""What the tests of the log share: batches to write, and ways to read a whole log."""
+"""Helpers for the tests of the log: batches to write, and functions that read a whole log."""
 
 from collections.abc import Iterator
 
@@ -62,7 +62,7 @@ def headers_of(data: Buffer) -> list[BatchHeader]:
 
 
 def append_entries(log: Log, data: Buffer, now_ms: int = NOW_MS, *, gaps_below: int = 0) -> None:
-    """As a follower that was sent them."""
+    """As a follower that received them."""
     log.writer.append_entries(data, headers_of(data), now_ms, gaps_below=gaps_below)
 
 
@@ -74,7 +74,7 @@ def flush(log: Log) -> None:
 
 
 def tidy(log: Log) -> None:
-    """What the node's housekeeping does in three rounds: save a snapshot, remove what it made dispensable, look."""
+    """Three rounds of the node's housekeeping: save a snapshot, remove the files that it replaced, check."""
     for _ in range(3):
         chores = log.maintenance.next_task()
         if chores is not None:

@@ -1,4 +1,4 @@
-"""A queue partition as one would write it if neither time nor memory mattered: a dictionary, one entry per offset."""
+"""A simple model of a queue partition: a dictionary with one entry per offset."""
 
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +20,7 @@ class Message:
 
 
 @dataclass
-class Fate:
+class OffsetState:
     """The state of an offset."""
 
     state: str
@@ -36,39 +36,43 @@ class Stored:
     """The contents of the state topic, as whole copies."""
 
     start: int
-    chunks: dict[int, dict[int, Fate]] = field(default_factory=dict)
+    chunks: dict[int, dict[int, OffsetState]] = field(default_factory=dict)
 
 
 class Model:
-    """Knows the log, too."""
+    """Includes the log."""
 
     def __init__(self, settings: QueueSettings, log: dict[int, Message], start: int) -> None:
         self.settings = settings
         self.log = log
         self.start = start
         self.read_to = start
-        self.fates: dict[int, Fate] = {}
+        self.offset_states: dict[int, OffsetState] = {}
         self.letters: dict[int, tuple[int, str]] = {}
 
     @classmethod
     def restored(cls, settings: QueueSettings, log: dict[int, Message], stored: Stored) -> "Model":
         model = cls(settings, log, stored.start)
         for number in sorted(stored.chunks):
-            for offset, fate in stored.chunks[number].items():
+            for offset, offset_state in stored.chunks[number].items():
                 if offset >= stored.start:
-                    model._remember(offset, fate)
+                    model._remember(offset, offset_state)
         model._move_ends()
         return model
 
-    def _remember(self, offset: int, fate: Fate) -> None:
-        if fate.state == DONE:
-            self.fates[offset] = Fate(DONE)
+    def _remember(self, offset: int, offset_state: OffsetState) -> None:
+        if offset_state.state == DONE:
+            self.offset_states[offset] = OffsetState(DONE)
             return
-        rests_until_ms = fate.due_ms if fate.deliveries and fate.state in (DEFERRED, "unread") else 0
-        self.fates[offset] = Fate("unread", fate.deliveries, due_ms=rests_until_ms)
-        if fate.reason == "rejected":
+        rests_until_ms = (
+            offset_state.due_ms
+            if offset_state.deliveries and offset_state.state in (DEFERRED, "unread")
+            else 0
+        )
+        self.offset_states[offset] = OffsetState("unread", offset_state.deliveries, due_ms=rests_until_ms)
+        if offset_state.reason == "rejected":
             self._dead_letter(offset, "rejected")
-        elif 0 < self.settings.delivery_limit <= fate.deliveries:
+        elif 0 < self.settings.delivery_limit <= offset_state.deliveries:
             self._dead_letter(offset, "delivery_limit")
 
     # Inputs
@@ -76,22 +80,22 @@ class Model:
     def extend(self, now_ms: int, end: int) -> None:
         self.tick(now_ms)
         for offset in range(self.read_to, end):
-            fate = self.fates.setdefault(offset, Fate("unread"))
-            if fate.state != "unread":
+            offset_state = self.offset_states.setdefault(offset, OffsetState("unread"))
+            if offset_state.state != "unread":
                 continue
             message = self.log[offset]
             if message.gap or message.expires_ms <= now_ms:
-                fate.state = DONE
+                offset_state.state = DONE
             else:
-                fate.due_ms = max(message.due_ms, fate.due_ms)
-                fate.state = DEFERRED if fate.due_ms > now_ms else AVAILABLE
+                offset_state.due_ms = max(message.due_ms, offset_state.due_ms)
+                offset_state.state = DEFERRED if offset_state.due_ms > now_ms else AVAILABLE
         self.read_to = max(self.read_to, end)
         self._move_ends()
 
     def trim(self, now_ms: int, log_start: int) -> None:
         self.tick(now_ms)
         for offset in range(self.start, log_start):
-            self.fates[offset] = Fate(DONE)
+            self.offset_states[offset] = OffsetState(DONE)
         self.start = max(self.start, log_start)
         self.read_to = max(self.read_to, log_start)
         self._move_ends()
@@ -101,49 +105,55 @@ class Model:
         taken: list[tuple[int, int]] = []
         busy: set[int] = set()
         count = min(count, self.settings.max_leased - self.count(LEASED))
-        for offset, fate in self.undone():
+        for offset, offset_state in self.undone():
             if len(taken) >= count or offset >= below:
                 break
             key = self.log[offset].key if self.settings.key_ordered else None
-            if self.settings.strict and not self._may_follow(fate, member, key, busy):
+            if self.settings.strict and not self._may_follow(offset_state, member, key, busy):
                 break
-            if fate.state == AVAILABLE and key not in busy:
-                fate.state, fate.member, fate.until_ms = LEASED, member, now_ms + self.settings.lease_ms
-                fate.deliveries += 1
-                taken.append((offset, fate.deliveries))
-                if self.settings.strict and fate.deliveries > 1:
+            if offset_state.state == AVAILABLE and key not in busy:
+                offset_state.state, offset_state.member, offset_state.until_ms = (
+                    LEASED,
+                    member,
+                    now_ms + self.settings.lease_ms,
+                )
+                offset_state.deliveries += 1
+                taken.append((offset, offset_state.deliveries))
+                if self.settings.strict and offset_state.deliveries > 1:
                     break
             if key is not None:
                 busy.add(key)
         return taken
 
-    def _may_follow(self, fate: Fate, member: str | None, key: int | None, busy: set[int]) -> bool:
-        """Whether, in strict order, it can be had, or others behind it."""
-        if fate.state == LEASED:
-            return fate.deliveries == 1 and member in (None, fate.member)
-        return fate.state == AVAILABLE and key not in busy
+    def _may_follow(
+        self, offset_state: OffsetState, member: str | None, key: int | None, busy: set[int]
+    ) -> bool:
+        """Whether strict order allows delivering it, or others behind it."""
+        if offset_state.state == LEASED:
+            return offset_state.deliveries == 1 and member in (None, offset_state.member)
+        return offset_state.state == AVAILABLE and key not in busy
 
     def hand_back(self, offset: int) -> None:
-        self.fates[offset].state = AVAILABLE
-        self.fates[offset].deliveries -= 1
+        self.offset_states[offset].state = AVAILABLE
+        self.offset_states[offset].deliveries -= 1
 
     def holds(self, member: str, first: int, last: int) -> bool:
         return all(self._is_held(member, offset) for offset in range(first, last + 1))
 
     def _is_held(self, member: str, offset: int) -> bool:
-        fate = self.fates.get(offset)
-        return fate is not None and fate.state == LEASED and fate.member == member
+        offset_state = self.offset_states.get(offset)
+        return offset_state is not None and offset_state.state == LEASED and offset_state.member == member
 
     def settle(self, now_ms: int, offset: int, kind: int, delay_ms: int | None) -> None:
-        fate = self.fates[offset]
+        offset_state = self.offset_states[offset]
         if kind in (0, 1):
-            fate.state = DONE
+            offset_state.state = DONE
         elif kind == 2:
             self._give_back(now_ms, offset, delay_ms)
         elif kind == 3:
             self._dead_letter(offset, "rejected")
         else:
-            fate.until_ms = now_ms + self.settings.lease_ms
+            offset_state.until_ms = now_ms + self.settings.lease_ms
         self._move_ends()
 
     def release(self, now_ms: int, member: str) -> None:
@@ -155,23 +165,23 @@ class Model:
 
     def bury(self, first: int, last: int) -> None:
         for offset in range(first, last + 1):
-            if offset in self.fates and self.fates[offset].state == DYING:
-                self.fates[offset].state = DONE
+            if offset in self.offset_states and self.offset_states[offset].state == DYING:
+                self.offset_states[offset].state = DONE
         self._move_ends()
 
     def tick(self, now_ms: int) -> None:
-        for offset, fate in self.undone():
-            if fate.state == LEASED and fate.until_ms <= now_ms:
+        for offset, offset_state in self.undone():
+            if offset_state.state == LEASED and offset_state.until_ms <= now_ms:
                 self._give_back(now_ms, offset, 0)
-            if fate.state in (AVAILABLE, DEFERRED) and self.log[offset].expires_ms <= now_ms:
-                fate.state = DONE
-            if fate.state == DEFERRED and fate.due_ms <= now_ms:
-                fate.state = AVAILABLE
+            if offset_state.state in (AVAILABLE, DEFERRED) and self.log[offset].expires_ms <= now_ms:
+                offset_state.state = DONE
+            if offset_state.state == DEFERRED and offset_state.due_ms <= now_ms:
+                offset_state.state = AVAILABLE
         self._move_ends()
 
     def _give_back(self, now_ms: int, offset: int, delay_ms: int | None) -> None:
-        fate = self.fates[offset]
-        if 0 < self.settings.delivery_limit <= fate.deliveries:
+        offset_state = self.offset_states[offset]
+        if 0 < self.settings.delivery_limit <= offset_state.deliveries:
             self._dead_letter(offset, "delivery_limit")
             return
         backoff = self.settings.retry_backoff
@@ -179,46 +189,50 @@ class Model:
             delay_ms = 0
             if backoff is not None:
                 delay_ms = min(
-                    int(backoff.first_ms * backoff.factor ** (fate.deliveries - 1)), backoff.max_ms
+                    int(backoff.first_ms * backoff.factor ** (offset_state.deliveries - 1)), backoff.max_ms
                 )
-        fate.state, fate.due_ms = (DEFERRED, now_ms + delay_ms) if delay_ms else (AVAILABLE, 0)
+        offset_state.state, offset_state.due_ms = (
+            (DEFERRED, now_ms + delay_ms) if delay_ms else (AVAILABLE, 0)
+        )
         if self.log[offset].expires_ms <= now_ms:
-            fate.state = DONE
+            offset_state.state = DONE
 
     def _dead_letter(self, offset: int, reason: str) -> None:
-        fate = self.fates[offset]
+        offset_state = self.offset_states[offset]
         if not self.settings.dead_letters:
-            fate.state = DONE
+            offset_state.state = DONE
             return
-        fate.state, fate.reason = DYING, reason
-        self.letters[offset] = (fate.deliveries, reason)
+        offset_state.state, offset_state.reason = DYING, reason
+        self.letters[offset] = (offset_state.deliveries, reason)
 
     def _move_ends(self) -> None:
-        while self.read_to in self.fates and self.fates[self.read_to].state == DONE:
+        while self.read_to in self.offset_states and self.offset_states[self.read_to].state == DONE:
             self.read_to += 1
-        while self.start < self.read_to and self.fates[self.start].state == DONE:
+        while self.start < self.read_to and self.offset_states[self.start].state == DONE:
             self.start += 1
 
-    # Looking
+    # Queries
 
-    def undone(self) -> list[tuple[int, Fate]]:
+    def undone(self) -> list[tuple[int, OffsetState]]:
         """Offsets that were read and are not done."""
-        read = [offset for offset in range(self.start, self.read_to) if self.fates[offset].state != DONE]
-        return [(offset, self.fates[offset]) for offset in read]
+        read = [
+            offset for offset in range(self.start, self.read_to) if self.offset_states[offset].state != DONE
+        ]
+        return [(offset, self.offset_states[offset]) for offset in read]
 
     def count(self, state: str) -> int:
-        return sum(fate.state == state for _, fate in self.undone())
+        return sum(offset_state.state == state for _, offset_state in self.undone())
 
     def waiting(self) -> int:
-        """How many could be had, were it not for one before them."""
+        """How many are available but wait for an earlier message."""
         busy: set[int] = set()
         found, held_up = 0, False
-        for offset, fate in self.undone():
+        for offset, offset_state in self.undone():
             key = self.log[offset].key if self.settings.key_ordered else None
-            if self.settings.strict and not self._may_follow(fate, None, key, busy):
+            if self.settings.strict and not self._may_follow(offset_state, None, key, busy):
                 held_up = True
-            found += fate.state == AVAILABLE and (held_up or key in busy)
-            if self.settings.strict and fate.state == AVAILABLE and fate.deliveries:
+            found += offset_state.state == AVAILABLE and (held_up or key in busy)
+            if self.settings.strict and offset_state.state == AVAILABLE and offset_state.deliveries:
                 held_up = True
             if key is not None:
                 busy.add(key)
@@ -226,19 +240,19 @@ class Model:
 
     def next_due_ms(self) -> int:
         times = [FOR_EVER]
-        for offset, fate in self.undone():
-            if fate.state == LEASED:
-                times.append(fate.until_ms)
-            if fate.state == DEFERRED:
-                times.append(fate.due_ms)
-            if fate.state in (AVAILABLE, DEFERRED):
+        for offset, offset_state in self.undone():
+            if offset_state.state == LEASED:
+                times.append(offset_state.until_ms)
+            if offset_state.state == DEFERRED:
+                times.append(offset_state.due_ms)
+            if offset_state.state in (AVAILABLE, DEFERRED):
                 times.append(self.log[offset].expires_ms)
         return min(times)
 
-    def copy_of_chunk(self, number: int) -> dict[int, Fate]:
+    def copy_of_chunk(self, number: int) -> dict[int, OffsetState]:
         base = number * CHUNK_SIZE
-        known = [offset for offset in range(base, base + CHUNK_SIZE) if offset in self.fates]
-        return {offset: replace(self.fates[offset]) for offset in known}
+        known = [offset for offset in range(base, base + CHUNK_SIZE) if offset in self.offset_states]
+        return {offset: replace(self.offset_states[offset]) for offset in known}
 
     def take_letters(self) -> list[tuple[int, int, str]]:
         letters, self.letters = self.letters, {}

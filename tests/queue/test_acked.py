@@ -33,7 +33,7 @@ def test_a_group_has_acked_nothing_where_it_has_committed_nothing() -> None:
     ]
 
 
-def test_only_what_was_asked_for_is_counted() -> None:
+def test_only_the_polled_partitions_are_counted() -> None:
     table = ProgressTable([PARTITION])
     table.add_group(OTHER, {0: 7})
     table.add_queue("q", TOPIC, 1, 7)
@@ -49,7 +49,7 @@ def test_the_slowest_consumer_decides() -> None:
     assert table.reported == {PARTITION: Progress(3, 4)}
 
 
-# --- queues on partitions that came later
+# --- queues on added partitions
 
 
 def test_a_queue_has_done_nothing_on_partitions_where_it_has_not_started() -> None:
@@ -65,7 +65,7 @@ def test_a_queue_has_done_nothing_on_partitions_where_it_has_not_started() -> No
     ]
 
 
-def test_where_a_queue_has_not_started_is_known_when_all_sources_have_answered() -> None:
+def test_partitions_without_queue_state_are_known_when_all_sources_have_answered() -> None:
     """One source has its state on one partition, the other on another."""
     poll = asked(*PARTITIONS)
     poll.add_answer(1, {GROUPS: 5}, {PARTITIONS[0]: Progress(1, 4)}, {TOPIC: {"q": [0]}})
@@ -77,7 +77,7 @@ def test_where_a_queue_has_not_started_is_known_when_all_sources_have_answered()
     ]
 
 
-def test_a_queue_on_a_partition_that_was_not_asked_for_counts_on_those_that_were() -> None:
+def test_a_queue_on_an_unpolled_partition_counts_on_the_polled_ones() -> None:
     table = ProgressTable([PARTITIONS[1]])
     table.add_queue("away", TOPIC, 0, 9)
     assert table.progress(PARTITIONS[1]) == Progress(1, 0)
@@ -116,7 +116,7 @@ def test_a_poll_is_invalid_when_a_source_has_moved_or_appeared_meanwhile() -> No
     assert not poll.is_valid({**poll.sources, ProgressSource("queues", 1): SourceLeader(2, 1)})
 
 
-def test_each_node_is_asked_once_however_many_sources_it_leads() -> None:
+def test_each_node_is_asked_once_for_all_its_sources() -> None:
     poll = Poll(
         {
             GROUPS: SourceLeader(2, 5),
@@ -136,14 +136,14 @@ def test_a_partition_without_consumers_keeps_everything() -> None:
     assert acked_before(Progress(0, 9), []) == 0
 
 
-def test_queues_that_the_leader_drives_count_whatever_their_source_answered() -> None:
+def test_queues_that_the_leader_drives_count_independent_of_their_source() -> None:
     progress = Progress(2, 9)
     assert acked_before(progress, []) == 9
     assert acked_before(progress, [12, 5]) == 5
     assert acked_before(progress, [12, None]) == 0
 
 
-def test_an_offset_before_the_first_one_means_nothing() -> None:
+def test_a_negative_offset_deletes_nothing() -> None:
     assert acked_before(Progress(1, -1), []) == 0
 
 

@@ -6,154 +6,154 @@ from hypothesis import strategies as st
 from penstock.queue.key_order import KeyOrder
 from penstock.queue.settings import RetryBackoffSettings
 from penstock.queue.states import CHUNK_SIZE
-from tests.queue.scene import ACCEPT, REJECT, RELEASE, TAKEN, Scene
+from tests.queue.partition_harness import ACCEPT, REJECT, RELEASE, TAKEN, PartitionHarness
 
 
-def keyed(**settings: object) -> Scene:
-    """a b a - a b, where - has no key."""
-    scene = Scene(key_ordered=True, **settings)
-    scene.reads_keys(1, 2, 1, None, 1, 2)
-    return scene
+def keyed(**settings: object) -> PartitionHarness:
+    """Keys a b a - a b, where - has no key."""
+    harness = PartitionHarness(key_ordered=True, **settings)
+    harness.reads_keys(1, 2, 1, None, 1, 2)
+    return harness
 
 
 def test_the_next_message_of_a_key_waits_until_the_one_before_it_is_done() -> None:
-    scene = keyed()
-    assert scene.gets("ann", 9) == [0, 1, 3]
-    assert scene.queue.waiting_count == 3
-    scene.says("ann", ACCEPT, 0)
-    assert scene.gets("ben", 9) == [2]
-    scene.says("ann", ACCEPT, 1)
-    assert scene.gets("cat", 9) == [5]
-    assert scene.says("ben", ACCEPT, 2) == TAKEN
-    assert scene.gets("ann", 9) == [4]
+    harness = keyed()
+    assert harness.gets("ann", 9) == [0, 1, 3]
+    assert harness.queue.waiting_count == 3
+    harness.says("ann", ACCEPT, 0)
+    assert harness.gets("ben", 9) == [2]
+    harness.says("ann", ACCEPT, 1)
+    assert harness.gets("cat", 9) == [5]
+    assert harness.says("ben", ACCEPT, 2) == TAKEN
+    assert harness.gets("ann", 9) == [4]
 
 
 def test_one_member_gets_one_message_of_a_key_at_a_time_too() -> None:
-    scene = Scene(key_ordered=True)
-    scene.reads_keys(*[7] * 5)
+    harness = PartitionHarness(key_ordered=True)
+    harness.reads_keys(*[7] * 5)
     for offset in range(5):
-        assert scene.gets("ann", 9) == [offset]
-        assert scene.gets("ben", 9) == []
-        scene.says("ann", ACCEPT, offset)
+        assert harness.gets("ann", 9) == [offset]
+        assert harness.gets("ben", 9) == []
+        harness.says("ann", ACCEPT, offset)
 
 
 def test_a_released_message_stays_the_first_of_its_key() -> None:
-    scene = keyed()
-    scene.gets("ann", 9)
-    scene.says("ann", RELEASE, 0)
-    assert scene.gets("ben", 9) == [0]
+    harness = keyed()
+    harness.gets("ann", 9)
+    harness.says("ann", RELEASE, 0)
+    assert harness.gets("ben", 9) == [0]
 
 
-def test_a_key_waits_while_its_first_message_rests() -> None:
-    scene = keyed(retry_backoff=RetryBackoffSettings(first_ms=300))
-    scene.gets("ann", 9)
-    scene.says("ann", RELEASE, 0)
-    scene.says("ann", ACCEPT, 1)
-    assert scene.gets("ben", 9) == [5]
-    scene.passes(299)
-    assert scene.gets("ben", 9) == []
-    scene.passes(1)
-    assert scene.gets("ben", 9) == [0]
+def test_a_key_waits_while_its_first_message_waits_for_a_retry() -> None:
+    harness = keyed(retry_backoff=RetryBackoffSettings(first_ms=300))
+    harness.gets("ann", 9)
+    harness.says("ann", RELEASE, 0)
+    harness.says("ann", ACCEPT, 1)
+    assert harness.gets("ben", 9) == [5]
+    harness.passes(299)
+    assert harness.gets("ben", 9) == []
+    harness.passes(1)
+    assert harness.gets("ben", 9) == [0]
 
 
 def test_a_key_waits_while_a_message_of_it_is_not_due() -> None:
-    scene = Scene(key_ordered=True)
-    scene.reads(3, keys=[1, 1, 2], deferred=[(0, scene.now_ms + 500)])
-    assert scene.gets("ann", 9) == [2]
-    scene.passes(500)
-    assert scene.gets("ann", 9) == [0]
-    scene.says("ann", ACCEPT, 0)
-    assert scene.gets("ann", 9) == [1]
+    harness = PartitionHarness(key_ordered=True)
+    harness.reads(3, keys=[1, 1, 2], deferred=[(0, harness.now_ms + 500)])
+    assert harness.gets("ann", 9) == [2]
+    harness.passes(500)
+    assert harness.gets("ann", 9) == [0]
+    harness.says("ann", ACCEPT, 0)
+    assert harness.gets("ann", 9) == [1]
 
 
-def test_a_message_that_becomes_due_behind_another_of_its_key_waits_on() -> None:
-    scene = Scene(key_ordered=True)
-    scene.reads(2, keys=[1, 1], deferred=[(1, scene.now_ms + 500)])
-    scene.gets("ann", 9)
-    scene.passes(500)
-    assert scene.gets("ben", 9) == []
-    assert scene.queue.waiting_count == 1
-    scene.says("ann", ACCEPT, 0)
-    assert scene.gets("ben", 9) == [1]
+def test_a_message_that_becomes_due_still_waits_for_an_earlier_one_of_its_key() -> None:
+    harness = PartitionHarness(key_ordered=True)
+    harness.reads(2, keys=[1, 1], deferred=[(1, harness.now_ms + 500)])
+    harness.gets("ann", 9)
+    harness.passes(500)
+    assert harness.gets("ben", 9) == []
+    assert harness.queue.waiting_count == 1
+    harness.says("ann", ACCEPT, 0)
+    assert harness.gets("ben", 9) == [1]
 
 
 def test_order_survives_members_that_disappear_and_leases_that_end() -> None:
-    scene = keyed(lease_ms=1000)
-    scene.gets("ann", 9)
-    scene.queue.release_member(scene.now_ms, "ann")
-    assert scene.gets("ben", 9) == [0, 1, 3]
-    scene.passes(1000)
-    assert scene.gets("cat", 9) == [0, 1, 3]
+    harness = keyed(lease_ms=1000)
+    harness.gets("ann", 9)
+    harness.queue.release_member(harness.now_ms, "ann")
+    assert harness.gets("ben", 9) == [0, 1, 3]
+    harness.passes(1000)
+    assert harness.gets("cat", 9) == [0, 1, 3]
 
 
-def test_an_expired_message_leaves_its_key_from_any_place() -> None:
-    scene = Scene(key_ordered=True)
-    scene.reads(5, keys=[1] * 5, expiring=[(each, scene.now_ms + 100) for each in (1, 2, 4)])
-    assert scene.gets("ann", 9) == [0]
-    scene.passes(100)
-    scene.reads_keys(1)
-    scene.says("ann", ACCEPT, 0)
-    assert scene.gets("ann", 9) == [3]
-    scene.says("ann", ACCEPT, 3)
-    assert scene.gets("ann", 9) == [5]
+def test_an_expired_message_leaves_its_key_at_any_position() -> None:
+    harness = PartitionHarness(key_ordered=True)
+    harness.reads(5, keys=[1] * 5, expiring=[(each, harness.now_ms + 100) for each in (1, 2, 4)])
+    assert harness.gets("ann", 9) == [0]
+    harness.passes(100)
+    harness.reads_keys(1)
+    harness.says("ann", ACCEPT, 0)
+    assert harness.gets("ann", 9) == [3]
+    harness.says("ann", ACCEPT, 3)
+    assert harness.gets("ann", 9) == [5]
 
 
-def test_a_key_waits_for_the_burial_of_its_dead() -> None:
-    scene = keyed()
-    scene.gets("ann", 9)
-    scene.says("ann", REJECT, 0)
-    (letter,) = scene.queue.take_dead_letters()
-    assert scene.gets("ben", 9) == []
-    scene.queue.dead_letters_copied(letter.first, letter.last)
-    assert scene.gets("ben", 9) == [2]
+def test_a_key_waits_until_its_dead_letter_is_copied() -> None:
+    harness = keyed()
+    harness.gets("ann", 9)
+    harness.says("ann", REJECT, 0)
+    (letter,) = harness.queue.take_dead_letters()
+    assert harness.gets("ben", 9) == []
+    harness.queue.dead_letters_copied(letter.first, letter.last)
+    assert harness.gets("ben", 9) == [2]
 
 
 def test_order_survives_a_restart() -> None:
-    scene = keyed()
-    scene.gets("ann", 9)
-    scene.says("ann", ACCEPT, 0)
-    scene.says("ann", REJECT, 1)
-    scene.saves()
-    scene.crashes()
-    assert scene.queue.next_offset == 1
-    scene.reads_keys(2, 1, None, 1, 2)
-    assert scene.gets("ben", 9) == [2, 3]
-    (letter,) = scene.queue.take_dead_letters()
-    scene.queue.dead_letters_copied(letter.first, letter.last)
-    assert scene.gets("ben", 9) == [5]
+    harness = keyed()
+    harness.gets("ann", 9)
+    harness.says("ann", ACCEPT, 0)
+    harness.says("ann", REJECT, 1)
+    harness.saves()
+    harness.crashes()
+    assert harness.queue.next_offset == 1
+    harness.reads_keys(2, 1, None, 1, 2)
+    assert harness.gets("ben", 9) == [2, 3]
+    (letter,) = harness.queue.take_dead_letters()
+    harness.queue.dead_letters_copied(letter.first, letter.last)
+    assert harness.gets("ben", 9) == [5]
 
 
-def test_retention_lets_the_next_of_a_key_go_on() -> None:
-    scene = keyed()
-    scene.gets("ann", 9)
-    scene.queue.trimmed(scene.now_ms, 3)
-    assert scene.gets("ben", 9) == [4, 5]
-    scene.check_counters()
+def test_retention_releases_the_next_message_of_a_key() -> None:
+    harness = keyed()
+    harness.gets("ann", 9)
+    harness.queue.trimmed(harness.now_ms, 3)
+    assert harness.gets("ben", 9) == [4, 5]
+    harness.check_counters()
 
 
 def test_reading_stops_when_too_many_wait_for_their_key() -> None:
-    scene = Scene(key_ordered=True, max_waiting=100)
-    scene.reads_keys(*[1] * 100)
-    assert scene.queue.wants_more(2)
-    scene.reads_keys(1)
-    assert not scene.queue.wants_more(2)
+    harness = PartitionHarness(key_ordered=True, max_waiting=100)
+    harness.reads_keys(*[1] * 100)
+    assert harness.queue.wants_more(2)
+    harness.reads_keys(1)
+    assert not harness.queue.wants_more(2)
 
 
-def test_nothing_is_kept_of_keys_that_are_done() -> None:
-    scene = Scene(key_ordered=True)
+def test_no_memory_is_kept_for_finished_keys() -> None:
+    harness = PartitionHarness(key_ordered=True)
     for round_number in range(20):
-        scene.reads_keys(*[offset % 50 + 1000 * round_number for offset in range(500)])
-        while offsets := scene.gets("ann", 500):
+        harness.reads_keys(*[offset % 50 + 1000 * round_number for offset in range(500)])
+        while offsets := harness.gets("ann", 500):
             for offset in offsets:
-                scene.says("ann", ACCEPT, offset)
-    order = scene.queue._table._key_order
+                harness.says("ann", ACCEPT, offset)
+    order = harness.queue._table._key_order
     assert (len(order), order._after, order._before) == (0, {}, {})
-    assert all(not chunk.keys for chunk in scene.queue._table.chunks.values())
+    assert all(not chunk.keys for chunk in harness.queue._table.chunks.values())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_lanes_are_what_lists_would_be(steps: list[tuple[int, bool]], chance: object) -> None:
+def test_lanes_match_a_model_of_lists(steps: list[tuple[int, bool]], chance: object) -> None:
     order = KeyOrder()
     lists: dict[int, list[int]] = {key: [] for key in range(4)}
     for offset, (key, joins) in enumerate(steps):
@@ -172,9 +172,9 @@ def test_lanes_are_what_lists_would_be(steps: list[tuple[int, bool]], chance: ob
 
 
 def test_keys_cross_the_border_of_two_chunks() -> None:
-    scene = Scene(key_ordered=True, start=CHUNK_SIZE - 1)
-    scene.reads_keys(9, 9)
-    assert scene.gets("ann", 9) == [CHUNK_SIZE - 1]
-    scene.says("ann", ACCEPT, CHUNK_SIZE - 1)
-    assert scene.queue.describe().chunks == 1
-    assert scene.gets("ann", 9) == [CHUNK_SIZE]
+    harness = PartitionHarness(key_ordered=True, start=CHUNK_SIZE - 1)
+    harness.reads_keys(9, 9)
+    assert harness.gets("ann", 9) == [CHUNK_SIZE - 1]
+    harness.says("ann", ACCEPT, CHUNK_SIZE - 1)
+    assert harness.queue.describe().chunks == 1
+    assert harness.gets("ann", 9) == [CHUNK_SIZE]

@@ -1,4 +1,4 @@
-"""Whatever members, clock, retention and crashes do, the promises of `queue/partition.py` hold.
+"""The promises of `queue/partition.py` hold for any order of members' calls, time, retention and crashes.
 
 The partition is compared with a naive model after every step. Numbers are the invariants of that file.
 """
@@ -60,7 +60,7 @@ def some(state: str) -> Callable[[Any], bool]:
     return lambda self: self.model.count(state) > 0
 
 
-class QueueUnderFire(RuleBasedStateMachine):
+class RandomQueue(RuleBasedStateMachine):
     """Two members do anything in any order, near the border of two chunks or with thousands of messages."""
 
     @initialize(
@@ -149,9 +149,15 @@ class QueueUnderFire(RuleBasedStateMachine):
         """Usually by the member that holds it, from a single offset to all that it holds in a row, and sometimes
         beyond."""
         self.model.tick(self.now_ms)
-        leased = [(offset, fate) for offset, fate in self.model.undone() if fate.state == naive.LEASED]
-        first, fate = data.draw(st.sampled_from(leased[-30:])) if leased else (self.start_offset, None)
-        member = stranger or (fate.member if fate is not None else "ann")
+        leased = [
+            (offset, offset_state)
+            for offset, offset_state in self.model.undone()
+            if offset_state.state == naive.LEASED
+        ]
+        first, offset_state = (
+            data.draw(st.sampled_from(leased[-30:])) if leased else (self.start_offset, None)
+        )
+        member = stranger or (offset_state.member if offset_state is not None else "ann")
         width = 1
         while width < 30 and self.model.holds(member, first, first + width):
             width += 1
@@ -165,16 +171,20 @@ class QueueUnderFire(RuleBasedStateMachine):
     @precondition(some(naive.LEASED))
     def acknowledge_one(self, kind: int, place: int, delay: int | None) -> None:
         self.model.tick(self.now_ms)
-        leased = [(offset, fate) for offset, fate in self.model.undone() if fate.state == naive.LEASED]
+        leased = [
+            (offset, offset_state)
+            for offset, offset_state in self.model.undone()
+            if offset_state.state == naive.LEASED
+        ]
         if leased:
-            offset, fate = leased[place % len(leased)]
-            self.say(fate.member, offset, offset, bytes((kind,)), delay)
+            offset, offset_state = leased[place % len(leased)]
+            self.say(offset_state.member, offset, offset, bytes((kind,)), delay)
 
     def accept_everything(self) -> None:
         self.model.tick(self.now_ms)
-        for offset, fate in self.model.undone():
-            if fate.state == naive.LEASED:
-                self.say(fate.member, offset, offset, b"\1", None)
+        for offset, offset_state in self.model.undone():
+            if offset_state.state == naive.LEASED:
+                self.say(offset_state.member, offset, offset, b"\1", None)
 
     def say(self, member: str, first: int, last: int, kinds: bytes, delay: int | None) -> None:
         token = len(self.accepted)
@@ -311,19 +321,19 @@ class QueueUnderFire(RuleBasedStateMachine):
         assert self.partition.deferred_count == self.model.count(naive.DEFERRED)
 
     @invariant()
-    def what_can_be_seen_is_what_the_model_has(self) -> None:
+    def peek_matches_the_model(self) -> None:
         """[2, 5]"""
         runs = self.partition.peek(0, self.partition.next_offset, max_runs=10**6)
         seen = [(o, run) for run in runs for o in range(run.first, run.last + 1)]
         undone = self.model.undone()
         assert [offset for offset, _ in seen] == [offset for offset, _ in undone]
-        for (_, run), (_, fate) in zip(seen, undone, strict=True):
-            assert run.deliveries == fate.deliveries
-            if fate.state == naive.LEASED:
-                assert (run.member, run.until_ms) == (fate.member, fate.until_ms)
+        for (_, run), (_, offset_state) in zip(seen, undone, strict=True):
+            assert run.deliveries == offset_state.deliveries
+            if offset_state.state == naive.LEASED:
+                assert (run.member, run.until_ms) == (offset_state.member, offset_state.until_ms)
 
     @invariant()
-    def somebody_will_look_in_time(self) -> None:
+    def the_next_deadline_is_not_too_late(self) -> None:
         """[5]"""
         next_ms, model_ms = self.partition.next_due_ms, self.model.next_due_ms()
         assert next_ms is None or next_ms > self.now_ms
@@ -348,7 +358,7 @@ class QueueUnderFire(RuleBasedStateMachine):
             assert UNREAD not in read  # [5]
 
     def teardown(self) -> None:
-        """Nothing is forgotten: in the end everything can be had, and then all is done and the state small."""
+        """Nothing is lost: in the end everything is delivered, and then all is done and the state is small."""
         if not hasattr(self, "partition"):
             return
         self.partition.configure(replace_limit(self.settings))
@@ -384,5 +394,5 @@ def replace_limit(queue: QueueSettings) -> QueueSettings:
     )
 
 
-TestQueueUnderFire = QueueUnderFire.TestCase
+TestQueueUnderFire = RandomQueue.TestCase
 TestQueueUnderFire.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

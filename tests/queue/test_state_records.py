@@ -51,14 +51,14 @@ def cells(draw: st.DrawFn) -> tuple[bytearray, bytearray]:
     return state[:CHUNK_SIZE], deliveries[:CHUNK_SIZE]
 
 
-def test_keys_are_laid_out_as_described() -> None:
+def test_keys_are_encoded_as_described() -> None:
     prefix = struct.pack(">hh", 100, 2) + "ö".encode() + TOPIC.bytes + struct.pack(">i", 3)
     assert encode_key("ö", TOPIC, 3, HEAD_SUFFIX) == prefix + b"\0"
     assert encode_key("ö", TOPIC, 3, chunk_suffix(5)) == prefix + b"\1" + struct.pack(">q", 5)
     assert encode_key("ö", TOPIC, 3, FENCE_SUFFIX) == prefix + b"\2"
 
 
-def test_heads_and_chunks_are_laid_out_as_described() -> None:
+def test_heads_and_chunks_are_encoded_as_described() -> None:
     assert encode_head(Head(Term(7), 9)) == struct.pack(">hiq", 1, 7, 9)
     state = bytearray(BYTE[AVAILABLE] * CHUNK_SIZE)
     deliveries = bytearray(CHUNK_SIZE)
@@ -72,7 +72,7 @@ def test_heads_and_chunks_are_laid_out_as_described() -> None:
     assert encode_chunk(state, deliveries, since=102) is None
 
 
-def test_what_rests_is_laid_out_as_described_and_has_an_end() -> None:
+def test_retry_delays_are_encoded_as_described_and_bounded() -> None:
     state, deliveries = bytearray(BYTE[DEFERRED] * CHUNK_SIZE), bytearray(CHUNK_SIZE)
     deliveries[7:9] = BYTE[2] * 2
     undone = struct.pack(">hBHBHHHBB", 2, 0, 0, 0, 1, 7, 2, 2, 0)
@@ -117,7 +117,7 @@ def test_a_chunk_is_read_as_it_was_written(chunk: tuple[bytearray, bytearray], s
 
 @given(cells(), st.data())
 @settings(max_examples=30, deadline=None)
-def test_a_chunk_cut_off_or_prolonged_is_never_understood(
+def test_a_truncated_or_extended_chunk_is_refused(
     chunk: tuple[bytearray, bytearray], data: st.DataObject
 ) -> None:
     value = encode_chunk(*chunk) or encode_head(Head(Term(1), 1))
@@ -160,19 +160,19 @@ def test_unknown_keys_are_refused(key: bytes) -> None:
     ],
     ids=["version", "form", "form", "beyond", "empty", "overlap", "undelivered", "flag", "contradiction"],
 )
-def test_a_chunk_that_cannot_be_is_refused(value: bytes) -> None:
+def test_an_invalid_chunk_is_refused(value: bytes) -> None:
     with pytest.raises(UnknownFormat):
         decode_chunk(value)
 
 
-def test_a_head_that_cannot_be_is_refused() -> None:
+def test_an_invalid_head_is_refused() -> None:
     for value in (struct.pack(">hiq", 2, 1, 1), struct.pack(">hiq", 1, 1, -1), b"", bytes(13)):
         with pytest.raises(UnknownFormat):
             decode_head(value)
 
 
 @given(st.binary(max_size=80))
-def test_no_bytes_at_all_lead_to_any_other_error(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_one_kind_of_error(data: bytes) -> None:
     for decode in (decode_key, decode_head, decode_chunk):
         try:
             decode(data)
@@ -181,7 +181,7 @@ def test_no_bytes_at_all_lead_to_any_other_error(data: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 299), st.integers(0, 299))
-def test_runs_are_all_of_a_range_and_as_long_as_can_be(data: bytes, start: int, stop: int) -> None:
+def test_runs_cover_a_range_and_are_maximal(data: bytes, start: int, stop: int) -> None:
     data = bytes(each % 3 for each in data)
     stop = min(stop, len(data))
     found = list(runs(bytearray(data), start, stop))

@@ -28,7 +28,7 @@ def offer(
     stop: int | None = None,
     times: dict[int, Times] | None = None,
 ) -> list[int]:
-    """The offsets that go out."""
+    """The offsets that are sent."""
     rows = one.offer(
         at,
         key,
@@ -47,7 +47,7 @@ def first_undone(one: Subscriber, key: TopicPartition = ORDERS) -> int:
 # --- order and credit
 
 
-def test_messages_go_out_in_the_order_of_the_log_and_reading_goes_on_behind_them() -> None:
+def test_messages_are_sent_in_log_order_and_reading_continues_behind_them() -> None:
     one = subscriber()
     assert offer(one, [0, 1, 2]) == [0, 1, 2]
     assert one.next_offset(ORDERS) == 3
@@ -68,7 +68,7 @@ def test_one_credit_is_shared_by_all_lanes() -> None:
     assert offer(one, [0, 1], key=PAYMENTS) == [0]
 
 
-def test_credit_that_is_taken_away_calls_nothing_back() -> None:
+def test_lowering_the_credit_revokes_no_message() -> None:
     one = subscriber(credit=3)
     offer(one, [0, 1, 2])
     one.set_credit(1)
@@ -79,7 +79,7 @@ def test_credit_that_is_taken_away_calls_nothing_back() -> None:
     assert one.credit_left == 1
 
 
-def test_a_frame_that_is_cut_leaves_the_rest_of_the_page_for_the_next_one() -> None:
+def test_a_full_frame_leaves_the_rest_of_the_page_for_the_next_one() -> None:
     one = subscriber()
     assert offer(one, [0, 1, 2, 3], stop=2, end=9) == [0, 1]
     assert one.next_offset(ORDERS) == 2
@@ -90,7 +90,7 @@ def test_a_frame_that_is_cut_leaves_the_rest_of_the_page_for_the_next_one() -> N
 # --- acks
 
 
-def test_only_an_ack_moves_the_floor() -> None:
+def test_only_an_ack_moves_the_position() -> None:
     one = subscriber()
     offer(one, [0, 1, 2])
     assert first_undone(one) == 0
@@ -100,7 +100,7 @@ def test_only_an_ack_moves_the_floor() -> None:
     assert not one.has_changes
 
 
-def test_an_ack_that_comes_twice_changes_nothing() -> None:
+def test_a_repeated_ack_changes_nothing() -> None:
     one = subscriber()
     offer(one, [0, 1, 2])
     one.ack(ORDERS, 1)
@@ -109,7 +109,7 @@ def test_an_ack_that_comes_twice_changes_nothing() -> None:
     assert first_undone(one) == 2
 
 
-def test_what_was_not_sent_cannot_be_acked() -> None:
+def test_an_unsent_message_cannot_be_acked() -> None:
     one = subscriber(credit=1)
     offer(one, [0, 1])
     assert one.ack(ORDERS, 1) is Ack.NOT_SENT
@@ -117,7 +117,7 @@ def test_what_was_not_sent_cannot_be_acked() -> None:
     assert first_undone(one) == 0
 
 
-def test_where_the_log_has_nothing_there_is_nothing_to_ack() -> None:
+def test_gaps_in_the_log_need_no_ack() -> None:
     one = subscriber()
     assert offer(one, [3, 5], end=9) == [3, 5]
     assert one.take_changes() == [Position(ORDERS, 3, ((4, 5), (6, 9)))]
@@ -125,12 +125,12 @@ def test_where_the_log_has_nothing_there_is_nothing_to_ack() -> None:
     assert first_undone(one) == 9
 
 
-def test_an_ack_reaches_back_in_the_order_of_sending_not_of_offsets() -> None:
+def test_an_ack_covers_earlier_messages_in_the_order_of_sending() -> None:
     one = subscriber()
     assert offer(one, [0, 1, 2], times={0: Times(50, None)}) == [1, 2]
     assert one.pop_due(50) == (ORDERS, 0)
     assert one.send_due(50, ORDERS, 0)
-    one.ack(ORDERS, 2)  # came before 0 did
+    one.ack(ORDERS, 2)  # was sent before 0
     assert one.take_changes() == [Position(ORDERS, 0, ((1, 3),))]
     one.ack(ORDERS, 0)
     assert first_undone(one) == 3
@@ -139,7 +139,7 @@ def test_an_ack_reaches_back_in_the_order_of_sending_not_of_offsets() -> None:
 # --- deferred messages
 
 
-def test_a_message_that_is_not_due_is_passed_over_and_sent_when_it_is() -> None:
+def test_a_message_that_is_not_due_is_skipped_and_sent_when_it_is_due() -> None:
     one = subscriber()
     assert offer(one, [0, 1], at=10, times={0: Times(50, None)}) == [1]
     assert one.next_due_ms == 50
@@ -148,7 +148,7 @@ def test_a_message_that_is_not_due_is_passed_over_and_sent_when_it_is() -> None:
     assert one.send_due(51, ORDERS, 0)
 
 
-def test_due_messages_come_by_their_times() -> None:
+def test_due_messages_are_sent_in_the_order_of_their_due_times() -> None:
     one = subscriber()
     offer(one, [0, 1, 2], times={0: Times(70, None), 1: Times(50, None), 2: Times(60, None)})
     assert [one.pop_due(100) for _ in range(4)] == [(ORDERS, 1), (ORDERS, 2), (ORDERS, 0), None]
@@ -161,10 +161,10 @@ def test_a_due_message_waits_for_credit() -> None:
     assert one.pop_due(60) is None
     one.ack(ORDERS, 1)
     assert one.pop_due(60) == (ORDERS, 0)
-    assert one.credit_left == 0  # it is on its way
+    assert one.credit_left == 0  # it is being read
 
 
-def test_past_so_many_deferred_messages_reading_stops_until_one_is_due() -> None:
+def test_reading_stops_at_the_limit_of_deferred_messages() -> None:
     one = subscriber(max_deferred=2)
     times = {offset: Times(50 + offset, None) for offset in range(3)}
     assert offer(one, [0, 1, 2, 3], times=times) == []
@@ -182,7 +182,7 @@ def test_a_due_message_that_has_expired_meanwhile_is_done() -> None:
     assert not one.send_due(70, ORDERS, 0)
 
 
-def test_expired_messages_are_not_sent_and_hold_nothing_up() -> None:
+def test_expired_messages_are_not_sent_and_block_nothing() -> None:
     one = subscriber()
     times = {0: Times(None, 10), 1: Times(50, 10), 2: Times(None, 11)}
     assert offer(one, [0, 1, 2], at=10, times=times) == [2]
@@ -192,7 +192,7 @@ def test_expired_messages_are_not_sent_and_hold_nothing_up() -> None:
 # --- the start of the log, partitions that are added and dropped
 
 
-def test_what_retention_deleted_is_done_whatever_it_was() -> None:
+def test_messages_deleted_by_retention_are_done_in_any_state() -> None:
     one = subscriber()
     offer(one, [0, 1, 2, 3], times={0: Times(50, None), 1: Times(40, None)})
     one.pop_due(40)
@@ -203,7 +203,7 @@ def test_what_retention_deleted_is_done_whatever_it_was() -> None:
     assert one.pop_due(60) is None
 
 
-def test_a_lane_that_is_dropped_gives_its_credit_back_and_is_heard_of_no_more() -> None:
+def test_a_dropped_lane_returns_its_credit_and_sends_nothing_more() -> None:
     one = subscriber(Position(ORDERS, 0), Position(PAYMENTS, 0), credit=2)
     offer(one, [0, 1])
     offer(one, [5], key=PAYMENTS, times={5: Times(9, None)})
@@ -216,7 +216,7 @@ def test_a_lane_that_is_dropped_gives_its_credit_back_and_is_heard_of_no_more() 
     assert one.take_changes() == []
 
 
-def test_what_cannot_be_read_is_passed_over() -> None:
+def test_unreadable_messages_are_skipped() -> None:
     one = subscriber()
     one.unreadable(ORDERS, 7)
     assert one.next_offset(ORDERS) == 7
@@ -241,7 +241,7 @@ def test_the_oldest_unacked_message_sets_the_deadline() -> None:
 # --- stored positions
 
 
-def test_what_was_acked_beyond_a_deferred_message_is_not_sent_again_after_a_restart() -> None:
+def test_messages_acked_behind_a_deferred_one_are_not_sent_again_after_a_restart() -> None:
     one = subscriber()
     offer(one, [0, 1, 2, 3], times={1: Times(50, None)})
     one.ack(ORDERS, 2)
@@ -252,7 +252,7 @@ def test_what_was_acked_beyond_a_deferred_message_is_not_sent_again_after_a_rest
     assert again.pop_due(50) == (ORDERS, 1)
 
 
-def test_ranges_that_do_not_fit_are_left_out_from_the_far_end() -> None:
+def test_stored_ranges_that_do_not_fit_are_dropped_from_the_end() -> None:
     done = [(10, 12), (20, 23), (30, 34)]
     whole = encode_metadata(1000, 5, done, 4096)
     assert decode_done(5, whole) == done
@@ -271,16 +271,16 @@ def test_ranges_that_do_not_fit_are_left_out_from_the_far_end() -> None:
         "penstock-subscription ttl=1 done=a",
     ],
 )
-def test_the_text_of_somebody_else_says_nothing(text: str) -> None:
+def test_commit_metadata_of_other_programs_is_ignored(text: str) -> None:
     assert decode_done(5, text) == []
 
 
-def test_a_mark_is_known_as_one() -> None:
+def test_the_metadata_of_a_subscription_is_recognized() -> None:
     assert is_subscription(encode_metadata(1000, 0, (), 100))
     assert not is_subscription("my own text")
 
 
-def test_ranges_that_touch_become_one_and_the_floor_moves_over_them() -> None:
+def test_adjacent_ranges_are_merged_and_the_position_moves_over_them() -> None:
     done = DoneRanges(0)
     assert done.add(2, 4)
     assert done.add(6, 8)

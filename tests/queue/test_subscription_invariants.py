@@ -1,4 +1,4 @@
-"""The subscriber's invariants, whatever comes in whatever order. The model keeps a state for each offset."""
+"""The subscriber's invariants under any order of events. The model keeps a state for each offset."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -96,7 +96,7 @@ class SubscriberMachine(RuleBasedStateMachine):
             assert outcome is not Ack.NEW
 
     @rule(key=keys, which=st.integers(0, 5))
-    def acks_what_it_was_sent(self, key: TopicPartition, which: int) -> None:
+    def acks_a_sent_message(self, key: TopicPartition, which: int) -> None:
         sent = self.models[key].sent
         if sent:
             self.acks_anything(key, sent[min(which, len(sent) - 1)])

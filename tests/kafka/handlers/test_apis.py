@@ -247,7 +247,7 @@ def test_a_topics_own_codec_is_applied_to_produced_batches(
     assert [row.value for row in fetch(client, name)] == [b"x" * 500, b"y"]
 
 
-def test_a_decompression_bomb_is_refused_by_a_topic_that_recompresses(
+def test_a_decompression_bomb_is_refused_by_a_topic_that_has_to_unpack_it(
     client: RawClient, unique: Unique
 ) -> None:
     for rule in ({"compression_type": "gzip"}, {"cleanup_policy": "compact"}):

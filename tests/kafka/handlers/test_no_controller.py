@@ -36,7 +36,7 @@ def kill_controller(trio: Trio) -> int:
     return controller
 
 
-def test_the_other_nodes_name_themselves_as_controller_after_it_died(trio: Trio) -> None:
+def test_the_other_nodes_do_not_name_a_dead_controller(trio: Trio) -> None:
     dead = kill_controller(trio)
     for node_id in trio.running:
         with trio.client(node_id) as client:

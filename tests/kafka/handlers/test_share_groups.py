@@ -146,7 +146,7 @@ def test_a_member_is_assigned_added_partitions(client: RawClient, orders: str, u
     assert assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
 
 
-def test_a_refusal_has_a_message(client: RawClient, unique: Unique) -> None:
+def test_an_invalid_heartbeat_is_refused_with_the_reason(client: RawClient, unique: Unique) -> None:
     answer = Member(client, unique("workers")).reports()
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert "SubscribedTopicNames" in (answer.error_message or "")

@@ -112,7 +112,7 @@ def test_produce_responses_before_version_3_grow_as_kafkas_did() -> None:
     assert encode_message(response, 2) == version_0 + struct.pack(">qi", -1, 6)
 
 
-def test_a_zero_topic_id_decodes_to_none() -> None:
+def test_a_zero_topic_id_decodes_to_no_uuid() -> None:
     topics = [FetchTopic(), FetchTopic(topic_id=uuid.UUID(int=9))]
     decoded = decode_message(FetchRequest, 13, encode_message(FetchRequest(topics=topics), 13))
     assert decoded.topics[0].topic_id is NO_UUID

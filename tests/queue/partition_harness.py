@@ -1,4 +1,4 @@
-"""A queue partition with its clock and its state topic, for tests that read like transcripts."""
+"""A queue partition with its clock and its state topic."""
 
 from penstock.errors import ErrorCode
 from penstock.queue import AckKind, AckResult, QueuePartition, QueueSettings, ScanResult
@@ -13,7 +13,7 @@ TAKEN = AckResult(ErrorCode.NONE, True)
 NOT_YOURS = AckResult(ErrorCode.INVALID_RECORD_STATE, False)
 
 
-class Scene:
+class PartitionHarness:
     """Starts with `messages` read from the log."""
 
     def __init__(self, messages: int = 0, *, start: int = 0, **settings: object) -> None:
@@ -39,7 +39,7 @@ class Scene:
         self.queue.tick(self.now_ms)
 
     def gets(self, member: str, count: int = 1) -> list[int]:
-        """The offsets that a member is given."""
+        """The offsets that are delivered to a member."""
         acquired = self.queue.acquire(self.now_ms, member, count)
         return [offset for each in acquired for offset in range(each.first, each.last + 1)]
 
@@ -68,7 +68,7 @@ class Scene:
         return changes.number
 
     def saves(self) -> list[object]:
-        """Everything; the tokens that come back."""
+        """Saves everything; returns the confirmed tokens."""
         tokens: list[object] = []
         while (number := self.writes()) is not None:
             tokens += self.queue.saved(number)
