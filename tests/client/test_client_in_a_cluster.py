@@ -80,7 +80,7 @@ def test_a_stopped_node_costs_no_job_and_no_message(trio: WebTrio, client: Clien
     ):
         done = finish(queue, 20)
         got = follow(subscription, {"0"})
-        trio.stop(trio.home("billing"))
+        trio.stop(trio.coordinator_of("billing"))
         futures = [client.publish_soon("orders", str(number)) for number in range(JOBS, JOBS + 20)]
         client.flush()
         assert all(future.result(0) for future in futures)

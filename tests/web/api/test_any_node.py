@@ -20,8 +20,7 @@ from penstock.node.calls import BROKER, methods, retry
 from penstock.node.calls.messages.kafka import KafkaRequest
 from penstock.types import Caller
 from penstock.web.api import publishing
-
-from .web_trio import WebTrio
+from tests.web.web_trio import WebTrio
 
 Unique = Callable[[str], str]
 NODES = (1, 2, 3)

@@ -13,8 +13,7 @@ from penstock.node.calls.methods import REBALANCE as REBALANCE_METHOD
 from penstock.types import Caller
 from penstock.web.api.cluster import MAX_AT_ONCE, as_cluster_problem
 from penstock.web.api.problems import Problem, as_problem
-
-from .web_trio import WebTrio
+from tests.web.web_trio import WebTrio
 
 Unique = Callable[[str], str]
 AS_JSON = {"content-type": "application/json"}

@@ -11,8 +11,7 @@ import httpx
 
 from penstock import Broker
 from penstock.config import Limits
-
-from .pushing import subscriber
+from tests.web.pushing import subscriber
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "http-api.md"
 SAID = "http://127.0.0.1:8080"

@@ -8,8 +8,7 @@ import pytest
 
 from penstock import Broker
 from penstock.config import Limits
-
-from .workers import working
+from tests.web.workers import working
 
 Unique = Callable[[str], str]
 Create = Callable[..., str]

@@ -17,9 +17,8 @@ from penstock.web.api.jobs import OpenedBatches
 from penstock.web.work_frames import Work
 from penstock.web.worker import UNANSWERED_MAX
 from penstock.web.worker import Worker as SocketWorker
-
-from .web_trio import WebTrio
-from .workers import working
+from tests.web.web_trio import WebTrio
+from tests.web.workers import working
 
 Unique = Callable[[str], str]
 NODES = (1, 2, 3)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .web_trio import WebTrio
+from tests.web.web_trio import WebTrio
 
 Unique = Callable[[str], str]
 HOUR_MS = 3_600_000

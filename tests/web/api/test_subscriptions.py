@@ -11,8 +11,7 @@ import pytest
 
 from penstock import Broker
 from tests.node.status.status_events import TOPIC, events_until, has, told
-
-from .pushing import committed, create, produce, subscriber
+from tests.web.pushing import committed, create, produce, subscriber
 
 Unique = Callable[[str], str]
 NO_OFFSET = -1001

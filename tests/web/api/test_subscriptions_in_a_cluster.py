@@ -8,9 +8,8 @@ import pytest
 
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.groups import offsets_partition
-
-from .pushing import create, produce, subscriber
-from .web_trio import WebTrio
+from tests.web.pushing import create, produce, subscriber
+from tests.web.web_trio import WebTrio
 
 Unique = Callable[[str], str]
 NODES = (1, 2, 3)
