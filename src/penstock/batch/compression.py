@@ -36,7 +36,7 @@ ZSTD_MAX_BLOCK = 128 * 1024
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
 XERIAL_BLOCK_SIZE = 32 * 1024
-"""As Java's SnappyOutputStream cuts its input."""
+"""The size of the blocks into which Java's SnappyOutputStream cuts its input."""
 
 GZIP_DEFAULT = -1
 """zlib's name for its default level, which Kafka's compression.gzip.level takes over."""

@@ -70,5 +70,5 @@ class BrokerProcess:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without the settings of the person's own broker, which this one must not inherit."""
+    """The environment without settings of the user's own broker, which this one must not inherit."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

@@ -23,7 +23,7 @@ from penstock.node.status.cluster_status import ClusterStatus
 
 LOOK_SECONDS = 0.5
 STUCK_SECONDS = 30.0
-"""Without any progress for this long, the command says what it waits for."""
+"""After so long without any progress, the command says what it waits for."""
 
 
 @click.command(

@@ -17,12 +17,12 @@ from penstock.cli.stopping import Stop, stop_on_signals
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 
 EXIT_UNHEALTHY = 3
-"""With --check: the cluster was reached, and is not healthy."""
+"""The exit code of --check when the cluster was reached and is not healthy."""
 POLL_SECONDS = 0.1
 WIDE_COLUMNS = 110
 
 MOVES_NAMED = 3
-"""In one line; the tables show the rest."""
+"""The most moves that are named in one line; the tables show the rest."""
 
 COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", "unseen": "yellow"}
 

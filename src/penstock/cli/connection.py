@@ -24,7 +24,7 @@ DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 15.0
 SECOND_LOOK_S = 3.0
-"""For finding out why there was no answer."""
+"""How long the command tries to find out why there was no answer."""
 RETRY_S = 15.0
 RETRY_PAUSE_S = 0.5
 """How long, and how often, a request is repeated while the cluster has no controller: a new cluster begins without one,

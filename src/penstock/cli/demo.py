@@ -13,7 +13,7 @@ from penstock.cli.help import examples
 from penstock.cli.output import show, show_json, table
 
 CHAPTERS = (start.play, groups.play, clients.play, crash.play, queues.play, cluster.play, spark.play)
-"""In this order; each leaves the stage to the next."""
+"""The chapters in their order. They share one stage, with the broker that `start` starts."""
 
 
 @click.command(epilog=examples("penstock demo", "penstock demo --messages 1000000", "penstock demo --json"))

@@ -42,7 +42,7 @@ HINTS = {
     "not_controller": "`penstock cluster status` shows which nodes are missing",
     "not_ready": "the node's log says what it waits for; `--http` names another node",
 }
-"""By the codes of `web.api.problems`."""
+"""Advice for errors, by the codes of `web.api.problems`."""
 
 OPTIONS = {
     "queue": "NAME",

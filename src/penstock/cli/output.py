@@ -24,7 +24,7 @@ class _Console(Console):
         raise BrokenPipeError
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Without the blanks at the ends of lines in a pipe or a file."""
+        """Prints; in a pipe or a file without blanks at the ends of lines."""
         if self.is_terminal:
             super().print(*objects, **how)
             return

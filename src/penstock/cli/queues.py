@@ -19,7 +19,7 @@ VALUE_WIDTH = 60
 
 
 DELAY_MS_MAX = 7 * UNITS_MS["d"]
-"""As the group configs have it."""
+"""The longest delay that the group configs allow."""
 
 _OPTIONS = (
     click.option(
@@ -71,7 +71,7 @@ def takes_settings(command: Command) -> Command:
 
 
 def settings_of(options: Facts) -> Facts:
-    """With the names of the HTTP API; None where an option was not given."""
+    """The options by the names of the HTTP API; None where an option was not given."""
     if options["dead_letters"] and options["no_dead_letters"]:
         raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
     return {

@@ -35,7 +35,7 @@ CONNECTIONS = "connection*"
 WINDOW = 2_000
 """So many events are searched first; ten times as many if there are too few matches, and so on."""
 NEVER = -1
-"""In ListOffsets: no message is that new."""
+"""The offset in ListOffsets if no message is that new."""
 
 Event = dict[str, Any]
 
@@ -53,7 +53,7 @@ COLOURS = {
     "queue": "blue",
     "subscription": "blue",
 }
-"""By the part of the kind before the dot. Connections have no colour: there are so many."""
+"""Colours, by the part of the kind before the dot. Connections have none: there are so many."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +227,7 @@ def line_of(event: Event) -> str:
 
 
 def _value(value: object) -> str:
-    """Without blanks and control characters: clients choose their names themselves."""
+    """The value without blanks and control characters: clients choose their names themselves."""
     if isinstance(value, dict):
         text = ",".join(f"{name}={each}" for name, each in value.items())
     elif isinstance(value, list):

@@ -26,7 +26,7 @@ from penstock.config import TOPIC_CONFIGS
 from penstock.config.overrides import nearest
 
 BROKERS_CHOICE = -1
-"""In CreateTopics: "as many as the broker's configuration says"."""
+"""CreateTopics takes it as "as many as the broker's configuration says"."""
 
 T = TypeVar("T")
 

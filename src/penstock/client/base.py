@@ -139,9 +139,9 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         deliver_at: Moment | None = None,
         ttl: Seconds | None = None,
     ) -> FutureT:
-        """As `publish`, in the background, with many messages in a batch. Returns a future, which has the result or
-        raises PublishFailed; `flush` and `close` wait for all. Waits only to look up a topic that is new to this
-        client, and while librdkafka's queue is full. Raises PublishFailed at once if there is no such topic."""
+        """Publishes in the background, with many messages in a batch. Returns a future, which has the result or raises
+        PublishFailed; `flush` and `close` wait for all. Waits only to look up a topic that is new to this client, and
+        while librdkafka's queue is full. Raises PublishFailed at once if there is no such topic."""
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
         return self._publish_soon(_outgoing(topic, value, key, made, partition))
 

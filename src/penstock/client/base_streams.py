@@ -152,7 +152,7 @@ class BaseJob(ReceivedRecord, Generic[S]):
         return self._settlement if action == self._action else self._queue._refuse(self, self._action, action)
 
     def _leave(self, problem: BaseException | None) -> None:
-        """At the end of a `with` block."""
+        """Acks the job at the end of a `with` block, or retries it if the block raised."""
         if not self.settled:
             self.ack() if problem is None else self.retry()
 

@@ -80,9 +80,9 @@ class QueueConnection(SessionConnection):
         self.other_nodes: list[str] = []
         """Nodes that lead other partitions of the queue."""
         self.leases: dict[TopicPartition, dict[int, Lease]] = {}
-        """By offset."""
+        """Leases by partition and offset."""
         self.pending: dict[tuple[TopicPartition, int | None], list[SettleEntry]] = {}
-        """To be sent, by partition and delay."""
+        """Entries that are to be sent, by partition and delay."""
         self.awaits_pong = False
         """Whether jobs may still be under way although the credit is 0."""
         self.can_return = False

@@ -62,7 +62,7 @@ class ReceivedRecord:
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """In the order in which they were published; a name may come more than once."""
+        """The headers in the order in which they were published; a name may come more than once."""
         return tuple(self._record.headers)
 
     @property

@@ -45,7 +45,7 @@ class RedeliveryTracker:
 
     def __init__(self) -> None:
         self._in_hand: dict[tuple[int, TopicPartition], deque[Delivery]] = {}
-        """By connection and partition: taken and not acked, in the order of arrival. The oldest connections first."""
+        """Taken and unacked messages by connection (oldest first) and partition, in the order of arrival."""
         self._acked: dict[tuple[TopicPartition, int], int] = {}
         """Acked, but not durably: timestamps, by partition and offset."""
         self._durable: dict[TopicPartition, int] = {}

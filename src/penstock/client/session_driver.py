@@ -42,7 +42,7 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
 
     @abstractmethod
     def drain(self) -> None:
-        """From now on `receive` returns nothing; jobs in hand can still be settled."""
+        """Makes `receive` return nothing from now on; jobs in hand can still be settled."""
 
     def ask(self, request: Callable[[S, float], None]) -> S:
         """Hands a request to the session, with the promise that its answer resolves."""
@@ -64,7 +64,7 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
             raise self.session.ended
 
     def _take_effects(self, now: float) -> list[Effect]:
-        """With the promises resolved; the other effects are to be carried out."""
+        """Resolves the promises; the caller carries out the other effects."""
         effects = self.session.take_effects(now)
         for effect in effects:
             if isinstance(effect, Resolve):

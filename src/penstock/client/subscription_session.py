@@ -80,7 +80,7 @@ class SubscriptionSession(Session[Item]):
         self._current: SessionConnection | None = None
         """The connection over which the broker serves the subscription now."""
         self._acks: dict[TopicPartition, Delivery] = {}
-        """To be sent: the latest of each partition."""
+        """Acks that are to be sent: the latest of each partition."""
         self._waiting: dict[TopicPartition, list[tuple[Delivery, Promise | None]]] = {}
         """Acked by the caller, and not durable yet."""
         self._unacked: dict[TopicPartition, deque[Delivery]] = {}

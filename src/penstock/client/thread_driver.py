@@ -87,7 +87,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
             return None
 
     def receive_unless_idle(self, idle_s: float | None) -> Item | None:
-        """As `receive`, but the time counts only while a node serves the session."""
+        """The same as `receive`, but the time counts only while a node serves the session."""
         if idle_s is not None:
             self.wait_for(lambda: not self._is_waiting_for_node, None)
         return self.receive(idle_s)

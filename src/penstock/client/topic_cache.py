@@ -27,10 +27,10 @@ ASK_AGAIN_SECONDS: Final = 0.1
 CREATION_SECONDS: Final = 3.0
 """A new topic may exist a moment after the lookup: Apache Kafka answers first and creates it then."""
 REACH_SECONDS: Final = 30.0
-"""For temporary problems: elections, and brokers that are away when the number of partitions is needed."""
+"""How long temporary problems may last: elections, and brokers that are away when the partitions must be known."""
 FIRST_SECONDS: Final = 5.0
-"""For the first answer of any broker. If none comes, the address is more likely wrong than the broker slow, and the
-user should not wait a minute for that error; a broker that is just starting has this long."""
+"""How long the first answer of any broker may take. If none comes, the address is more likely wrong than the broker
+slow, and the user should not wait a minute for that error; a broker that is just starting has this long."""
 COUNT_SECONDS: Final = 60.0
 POSITIVE: Final = 0x7FFFFFFF
 
@@ -40,7 +40,7 @@ HINTS: Final = {
     KafkaError.POLICY_VIOLATION: "it cannot be created: client.admin.create_topic(...) says why",
     KafkaError.TOPIC_EXCEPTION: "invalid name: expected 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
 }
-"""For the lookup of a topic that does not exist."""
+"""Explanations for the lookup of a topic that does not exist."""
 
 
 class _Known(NamedTuple):

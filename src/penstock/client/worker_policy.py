@@ -156,7 +156,7 @@ class WorkerPlan:
     """How long a handler may take; None: no limit."""
 
     def timeout_error(self) -> TimeoutError:
-        """For a job whose handler took longer."""
+        """The error of a job whose handler took longer."""
         goes_on = "" if is_coroutine_function(self.handler) else "; its thread goes on"
         return TimeoutError(f"the handler was not done within {self.timeout_s:g} s{goes_on}")
 

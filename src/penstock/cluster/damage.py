@@ -74,7 +74,7 @@ def may_rebuild(
 def why_not_rebuilt(
     state: ClusterState, assignment: Assignment, replica: Replica, away: Collection[int] = ()
 ) -> str | None:
-    """For log lines and commands: why a damaged replica cannot be rebuilt; None if it can."""
+    """Why a damaged replica cannot be rebuilt, for log lines and commands; None if it can."""
     if may_rebuild(state, assignment, replica, away):
         return None
     count = len(assignment.members)

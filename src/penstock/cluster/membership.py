@@ -32,7 +32,7 @@ class NodeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sightings:
-    """For how long each node has not been seen, on the controller's own clock."""
+    """Counts how long each node has not been seen, on the controller's own clock."""
 
     def __init__(self) -> None:
         self._last_ms: dict[int, int] = {}

@@ -86,7 +86,7 @@ class ClusterState:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """By name; always the same object, which changes with the state."""
+        """The topics by name; always the same object, which changes with the state."""
         return self._topics
 
     @property

@@ -43,7 +43,7 @@ class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     delivery_count_limit: int = 5
     """0: no limit."""
     max_record_locks: int = 100_000
-    """Per partition."""
+    """The most records of one partition that consumers may hold."""
     key_ordered: bool = False
     exclusive: bool = False
     dead_letters: bool = True

@@ -67,7 +67,7 @@ class Joining:
         return known_group(self._shared, request.group_id)
 
     def _check_size(self, now_ms: int, group: Group, request: JoinRequest) -> None:
-        """As in Kafka, during a rebalance only members that have joined count towards the maximum."""
+        """Refuses a member beyond the maximum. As in Kafka, during a rebalance only members that have joined count."""
         limit = self._shared.limits.max_group_members
         member = group.members.get(request.member_id)
         if group.state is GroupState.PREPARING_REBALANCE:

@@ -55,7 +55,7 @@ class ShareMembership:
         self._cluster = cluster
         self._groups: dict[str, ShareGroup] = {}
         self._readers: dict[str, dict[str, int]] = {}
-        """By topic: the groups that read it, and how many of their plans name it."""
+        """The groups that read each topic, and how many of their plans name it."""
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -319,7 +319,7 @@ class ShareMembership:
         return ShareGroupDescription(group_id=group_id, state=group.state, epoch=group.epoch, members=members)
 
     def list_groups(self, states: Collection[str], group_types: Collection[str]) -> Iterator[GroupListing]:
-        """As the coordinator's own method; case does not matter."""
+        """Works as the coordinator's own method; case does not matter."""
         wanted = {state.lower() for state in states}
         if group_types and SHARE not in {each.lower() for each in group_types}:
             return

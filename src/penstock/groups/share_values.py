@@ -23,7 +23,7 @@ class SharedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Assignment = tuple[SharedTopic, ...]
-"""In the order of the names."""
+"""Topics in the order of their names."""
 
 
 class ClusterFacts(Protocol):

@@ -87,7 +87,7 @@ class Checkpoint:
         return True
 
     def save(self, facts: CheckpointFacts) -> None:
-        """Not durable by itself; see `flush`."""
+        """Writes the facts. They are not durable until `flush`."""
         self.facts = facts
         self._is_changed = True
         self._sequence += 1

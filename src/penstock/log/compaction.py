@@ -130,7 +130,7 @@ class CompactionPlan:
         self._cancelled = False
 
     def run(self) -> None:
-        """In a thread. Raises CorruptLog, DiskFull or StorageError; then the log is unchanged."""
+        """Compacts, in a thread. Raises CorruptLog, DiskFull or StorageError; then the log is unchanged."""
         try:
             self._read_producer_ends()
             self.cleaned_offset = self._read_keys()
@@ -145,7 +145,7 @@ class CompactionPlan:
                 self.discard()
 
     def cancel(self) -> None:
-        """From the event loop: the log is reset or deleted, and a new one may get its name."""
+        """Stops the thread, from the event loop: the log is reset or deleted, and a new one may get its name."""
         self._cancelled = True
 
     def discard(self) -> None:

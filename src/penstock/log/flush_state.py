@@ -54,7 +54,7 @@ class FlushTicket:
         """How many flushes `run` does: its cost."""
 
     def run(self) -> None:
-        """In any thread. Raises StorageError; the caller passes it to `Flushes.finish` and never retries."""
+        """Flushes, in any thread. Raises StorageError; the caller passes it to `Flushes.finish` and never retries."""
         for file in self._files:
             file.flush()
         for folder in self._folders:
@@ -63,7 +63,7 @@ class FlushTicket:
                 self._disk.sync_dir(folder)
 
     def release(self) -> None:
-        """On the event loop, once `run` has returned."""
+        """Unpins the segments; called on the event loop once `run` has returned."""
         for segment in self.segments:
             segment.unpin()
 

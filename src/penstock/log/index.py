@@ -100,7 +100,7 @@ class SegmentIndex:
             del self.time_offsets[keep:]
 
     def copy(self) -> Self:
-        """For a thread that writes it while the original grows."""
+        """A copy that a thread can write to a file while the original grows."""
         other = type(self)()
         other.offsets = self.offsets[:]
         other.positions = self.positions[:]

@@ -323,6 +323,6 @@ class Log:
         return aside
 
     def _remove_renamed(self, aside: str) -> None:
-        """In a thread. The new name is made durable first: after a crash the rest must not look like a log."""
+        """Deletes the files, in a thread. The new name is made durable first: remains must not look like a log."""
         self.files.disk.sync_dir(self.files.parent)
         self.files.disk.remove_tree(aside)

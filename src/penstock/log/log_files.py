@@ -106,7 +106,7 @@ class LogFiles:
         return self.state.facts(self.flushed.point)
 
     def save_checkpoint(self) -> None:
-        """Not flushed. An error is ignored: the older checkpoint claims less and is still true."""
+        """Writes the checkpoint without a flush. Ignores errors: the older checkpoint claims less and is still true."""
         with suppress(StorageError):
             self.checkpoint.save(self.checkpoint_facts())
 

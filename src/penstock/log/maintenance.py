@@ -42,7 +42,7 @@ class Maintenance:
     def reset(self, captured_at: int) -> None:
         """The log was opened, or has been reset."""
         self._capture: Capture | None = None
-        """To be written by the next task."""
+        """The snapshot that the next task writes."""
         self._task: MaintenanceTask | None = None
         self._is_full = False
         """There was no space for the last snapshot."""

@@ -88,7 +88,7 @@ class OsFile:
             rest = rest[written:]
 
     def _cut_back(self, size: int) -> None:
-        """Without this, half a batch would stay after the last whole one."""
+        """Cuts off a partial write: half a batch would stay after the last whole one."""
         try:
             os.ftruncate(self._fd, size)
         except OSError as problem:

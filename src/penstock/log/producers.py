@@ -42,7 +42,7 @@ class BatchMark(NamedTuple):
 
 
 ProducerRow = tuple[int, int, int, list[tuple[int, int, int, int, int]]]
-"""In a snapshot: producer id, epoch, last seen (ms), remembered batches."""
+"""A producer in a snapshot: its id, epoch, when it was last seen (ms), remembered batches."""
 
 
 class ProducerEntry:

@@ -120,7 +120,7 @@ def _count_by_age(segments: list[Segment], retention_ms: int, now_ms: int) -> in
 
 
 def _count_by_size(segments: list[Segment], config: TopicConfig) -> int:
-    """As many as can be dropped with at least `retention.bytes` left. The active one stays: it is being written."""
+    """How many segments can be dropped with at least `retention.bytes` left. The active one stays."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

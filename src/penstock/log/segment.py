@@ -151,7 +151,7 @@ class Segment:
             self.close()
 
     def close(self) -> None:
-        """At once, or when the flush under way has come back."""
+        """Closes the file at once, or when the flush under way has come back."""
         self._closing = self._pins > 0
         if not self._closing and self._file is not None:
             self._file.close()
@@ -262,7 +262,7 @@ class Segment:
             file.close()
 
     def load_index(self) -> SegmentIndex:
-        """From memory, else from its files, else from the headers in the segment."""
+        """The index from memory, else from its files, else from the headers in the segment."""
         if self.index is None:
             self.index = self._read_index() or self._rebuild_index()
         return self.index

@@ -33,9 +33,9 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
     offset: int
     base_offset: int
-    """The segment that holds, or will hold, the batch at `offset` ..."""
+    """The segment that holds, or will hold, the batch at `offset`."""
     position: int
-    """... and where in it."""
+    """The position of that batch in the segment."""
     start_offset: int
     """As in the checkpoint: if the checkpoint is lost, deleted records that terms and controls no longer cover must not
     come back."""
@@ -106,7 +106,7 @@ def remove_snapshots_above(disk: Disk, folder: str, offset: int, base_offset: in
 
 
 def remove_snapshots_in_segments_before(disk: Disk, folder: str, base_offset: int) -> None:
-    """Not durably."""
+    """Removes them without a flush: some may be there again after a crash."""
     for found in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
         snapshot = load_snapshot(disk, folder, found)
         if snapshot is None or snapshot.base_offset < base_offset:

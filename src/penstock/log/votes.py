@@ -97,7 +97,7 @@ class VoteStore:
         self._paths = (f"{path}.0", f"{path}.1")
         self._votes: dict[GroupId, SavedVote] = {}
         self._pending: dict[GroupId, SavedVote | None] = {}
-        """Not flushed yet; None: to be forgotten."""
+        """Votes that are not flushed yet; None: the vote is to be removed."""
         self._pending_lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._flushed: dict[GroupId, SavedVote] = {}
@@ -135,7 +135,7 @@ class VoteStore:
             self._pending[group] = vote
 
     def forget(self, group: GroupId) -> None:
-        """For a group that was deleted, or that this replica has left for good."""
+        """Removes the vote of a group that was deleted, or that this replica has left for good."""
         if self._votes.pop(group, None) is not None:
             with self._pending_lock:
                 self._pending[group] = None

@@ -196,7 +196,7 @@ class Resources:
     def led_partition(
         self, caller: Caller, topic: str, index: int, operation: Operation, epoch: int = ANY_EPOCH
     ) -> Partition:
-        """As `partition`, of a topic that is named by its name."""
+        """The same as `partition`, for a topic that is given by its name."""
         return self.partition(caller, topic, NO_ID, index, operation, epoch=epoch)
 
     # --- groups and queues

@@ -64,9 +64,9 @@ class ProgressTable:
         for topic_id, index in wanted:
             self._partitions.setdefault(topic_id, []).append(index)
         self.reported: dict[GroupId, Progress] = {}
-        """For the partitions that have consumers."""
+        """The progress that sources have reported, for partitions that have consumers."""
         self.started: dict[UUID, dict[str, set[int]]] = {}
-        """By topic and queue: all partitions with stored state, including partitions that were not asked for."""
+        """All partitions with stored state, by topic and queue, including partitions that were not asked for."""
 
     def add_group(self, topic_id: UUID, offsets: Mapping[int, int]) -> None:
         """A group consumes this topic, and has acked everything before these offsets, by partition (3)."""

@@ -89,7 +89,7 @@ _RELEASE, _REJECT, _RENEW = int(AckKind.RELEASE), int(AckKind.REJECT), int(AckKi
 _TAKEN = AckResult(ErrorCode.NONE, True)
 _DEAD_STATES = {DeadLetterReason.DELIVERY_LIMIT: DYING, DeadLetterReason.REJECTED: REJECTED}
 MAX_PEEKED_RUNS = 1000
-"""In one response of `peek`: a table that a person can still scroll."""
+"""The most runs in one response of `peek`: a table that a person can still scroll."""
 
 
 class QueuePartition:

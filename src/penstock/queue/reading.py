@@ -19,7 +19,7 @@ from penstock.queue.values import ScanResult
 
 
 def add_records(table: OffsetTable, now_ms: int, end_offset: int, scan: ScanResult) -> None:
-    """From the table's next_offset to before end_offset."""
+    """Adds the records from the table's next_offset to before end_offset."""
     first = table.next_offset
     present = list(_between(scan.gaps, first, end_offset))
     for start, stop in present:

@@ -180,7 +180,7 @@ def state_end(parts: Mapping[bytes, bytes]) -> int:
 def encode_chunk(
     state: bytearray, deliveries: bytearray, since: int = 0, delayed: Sequence[DelayedRun] = ()
 ) -> bytes | None:
-    """From index `since` on; None if nothing was delivered or done there."""
+    """The chunk's record from index `since` on; None if nothing was delivered or done there."""
     done, undone = _split(state, deliveries, since)
     if not done and not undone:
         return None

@@ -30,7 +30,7 @@ class Deliverable(NamedTuple):
 
 
 def find_deliverable(table: OffsetTable, leases: Leases, member: str | None = None) -> Deliverable:
-    """For this member; without one, for a member that holds everything that is leased."""
+    """The offsets that this member may get; without a member, those that one with all the leases may get."""
     count = 0
     for chunk, start, stop, state in _undone(table):
         if state == AVAILABLE:

@@ -209,7 +209,7 @@ class Replication:
         return settings.prefix_timeout_s if peer.state is PeerState.PREFIX else settings.resend_timeout_s
 
     def _is_stuck(self, now: float, peer: Peer) -> bool:
-        """Behind and without progress (8)."""
+        """Whether a peer is behind and makes no progress (8)."""
         if not self._is_behind(peer):
             return False
         if peer.paused:

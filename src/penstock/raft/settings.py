@@ -37,7 +37,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in one message, unless a single entry is larger."""
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 32 << 20
-    """Per peer, not acknowledged: four round trips of 20 ms at 400 MB/s."""
+    """The most unacknowledged bytes per peer: four round trips of 20 ms at 400 MB/s."""
     max_uncommitted_bytes: int = 64 << 20
     """Above this the leader refuses proposals: a majority is gone, or slower than the producers."""
     eager_commit: bool = False

@@ -55,7 +55,7 @@ class Watched(Protocol):
     def log(self) -> Log: ...
 
     def now(self) -> float:
-        """By its own clock."""
+        """The time of its own clock."""
         ...
 
 
@@ -93,7 +93,7 @@ class Witness:
         """The batches of the truth, which clients may see, by their first offset."""
         self._ends: list[int] = []
         self._terms: list[int] = []
-        """In which term each entry of the truth was committed."""
+        """The term in which each entry of the truth was committed."""
         self.leaders: dict[int, Replica] = {}
         self._votes: dict[tuple[Replica, int], Replica] = {}
         self._seen: dict[Replica, ReplicaView] = {}
@@ -114,7 +114,7 @@ class Witness:
         self._chosen_start = 0
         """The greatest start that a leader has had."""
         self.committed_keys: CommittedKeys | None = None
-        """For compacted topics, where each replica compacts by itself and bytes cannot be compared."""
+        """The committed records by key, for compacted topics: each replica compacts by itself, so that bytes differ."""
 
     @property
     def end_index(self) -> int:
@@ -344,7 +344,7 @@ class Witness:
         return config is not None and is_majority(config, [one.me])
 
     def _check_majority(self, one: Watched, entry: Entry) -> None:
-        """By the configuration before this event, or by the one after it."""
+        """Checks for a majority, by the configuration before this event or by the one after it."""
         candidates = [self._configs.get(one.me), one.core.config]
         configs = [config for config in candidates if config is not None]
         voters = dict.fromkeys(voter for config in configs for voter in config.voters + config.outgoing)

@@ -48,7 +48,7 @@ class Partition(Protocol):
 
     @property
     def places(self) -> "Sequence[Place]":
-        """By node, from 1 on."""
+        """The replicas or nodes, in the order of their node ids."""
         ...
 
     @property

@@ -182,7 +182,7 @@ class SimFolder:
         self.visible: dict[str, SimEntry] = {}
         self.durable: dict[str, SimEntry] = {}
         self.changes: list[Sequence[NameChange]] = []
-        """Since the last sync; those in one sequence happen together."""
+        """Changes since the last sync; those in one sequence happen together."""
 
     def change(self, *parts: "NameChange") -> None:
         self.changes.append(parts)

@@ -118,7 +118,7 @@ class History:
 
 
 def _places(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
-    """Where each value stands."""
+    """The offsets of each value."""
     places: dict[bytes, list[int]] = {}
     for entry in truth:
         if not entry.control:
@@ -128,12 +128,12 @@ def _places(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
 
 
 def mark_of(record: Record) -> bytes:
-    """By which a record is told from all others: its value, or what a tombstone has instead."""
+    """The bytes that distinguish a record from all others: its value, or those that a tombstone has instead."""
     return (record.headers[0][1] or b"") if record.headers else (record.value or b"")
 
 
 def is_whole(data: bytes) -> bool:
-    """A client checks what it fetched, and fetches again elsewhere where a checksum is wrong."""
+    """Whether all checksums are right: a client checks them, and fetches from another replica if one is wrong."""
     position = 0
     try:
         while position < len(data):

@@ -135,7 +135,7 @@ class Host(SimMachine):
             self.loop.enter(lambda: self.loop.create_task(attempt()))
 
     def leave(self, ended: Callable[[], None]) -> None:
-        """As a node does that is told to stop."""
+        """Stops the node in order, as a signal does."""
 
         async def stop() -> None:
             try:

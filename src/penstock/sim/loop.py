@@ -71,7 +71,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # --- what asyncio asks for
 
     def time(self) -> float:
-        """By this process's own clock, which may run a little slow or fast."""
+        """The time of this process's own clock, which may run a little slow or fast."""
         return self._scheduler.time * self._rate
 
     def call_soon(  # type: ignore[override]
@@ -127,7 +127,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return future
 
     def _work(self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
-        """In a thread, as far as the job can tell."""
+        """Runs the job, which cannot tell that it is not in a thread."""
         try:
             result = func(*args)
         except Exception as problem:  # noqa: BLE001 - the future gets it

@@ -74,7 +74,7 @@ class GroupMember:
         self._away_until = 0.0
         self.away = False
         self.gone = False
-        """For good."""
+        """Whether it has left for good."""
         self.resting = False
         """It commits no more: in the end all logs must be equal."""
         self._begin()
@@ -134,7 +134,7 @@ class GroupMember:
         self._go_away()
 
     def _go_away(self) -> None:
-        """For shorter or longer than a session."""
+        """Stops for a time that is shorter or longer than a session."""
         self._begin()
         self.away = True
         self._away_until = self._world.scheduler.time + self._random.choice((0.2, 1.0, 3.0))
@@ -381,10 +381,10 @@ class SimConsumerGroup:
             return False
         generations = {member.generation for member in self._members}
         owned = sorted(partition for member in self._members for partition in member.owned or ())
-        return len(generations) == 1 and owned == list(range(PARTITIONS)) and self._has_nobody_else()
+        return len(generations) == 1 and owned == list(range(PARTITIONS)) and self._has_no_other_member()
 
-    def _has_nobody_else(self) -> bool:
-        """By the word of the coordinator."""
+    def _has_no_other_member(self) -> bool:
+        """Whether the coordinator says that the group has no other member."""
         for host in self._world.hosts:
             if host.ready:
                 for one in host.node.groups.summaries():
@@ -400,7 +400,7 @@ class SimConsumerGroup:
         return f"group {self.checks.group_id}: {', '.join(told)}"
 
     def check(self) -> None:
-        """At the end the coordinator knows every commit that was acknowledged."""
+        """Checks, at the end, that the coordinator knows every commit that was acknowledged."""
         checks = self.checks
         for host in self._world.hosts:
             if host.ready:

@@ -21,7 +21,7 @@ from penstock.types import NodeId
 
 DIAL_S = 0.15
 SILENCE_S = 1.0
-"""Without a word for so long, a peer counts as gone."""
+"""A peer that has been silent for so long counts as gone."""
 
 
 class Cuts:

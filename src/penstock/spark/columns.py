@@ -184,7 +184,7 @@ def _int64(numbers: bytes, rows: int) -> pa.Array:
 
 
 def _timestamps(numbers: bytes, rows: int) -> pa.Array:
-    """From ms to the us that Spark wants; a time that does not fit is an error of its record's writer."""
+    """Converts ms to the us that Spark needs; a time that does not fit is an error of its record's writer."""
     return pc.multiply_checked(_int64(numbers, rows), 1000).view(TIMESTAMP)
 
 

@@ -31,7 +31,7 @@ TYPES: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-"""As Spark's Kafka connector has them."""
+"""The columns and types of Spark's Kafka connector."""
 
 
 def spark_schema(columns: Sequence[str], value: StructType | None = None) -> StructType:

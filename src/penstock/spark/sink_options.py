@@ -42,7 +42,7 @@ class SinkOptions:
 
     client: ClientSettings
     topic: str | None = None
-    """For every row, whatever the column `topic` says."""
+    """The topic of every row, whatever the column `topic` says."""
     use_timestamps: bool = False
     """Whether the column `timestamp` is the records' time; Kafka's sink has no such thing and takes the present."""
     payload: PayloadOptions = RAW

@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.close()
 
     def _named(self, done: StreamOffset) -> StreamOffset:
-        """With a group: the connector's positions have none, and the option takes precedence over the checkpoint."""
+        """The offset with a group: the connector's has none, and the option takes precedence over the checkpoint."""
         if self._options.group_id:
             return replace(done, group=self._options.group_id)
         if not done.group:

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 class Randomness(Protocol):
     def random(self) -> float:
-        """From 0 up to but not including 1."""
+        """A number from 0 up to but not including 1."""
         ...
 
     def randrange(self, stop: int, /) -> int: ...

@@ -46,7 +46,7 @@ class PacketSender:
         self.emit(SendReliable(where, self._close(receiver, [encode_message(each) for each in messages])))
 
     def send_gossip(self, where: Endpoint, receiver: Replica) -> None:
-        """Only if there are broadcasts."""
+        """Sends a packet of gossip, if there are broadcasts."""
         claims = self._piggyback(0)
         if claims:
             self.emit(SendPacket(where, self._close(receiver, claims)))

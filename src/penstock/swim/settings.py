@@ -27,9 +27,9 @@ class SwimSettings(msgspec.Struct, frozen=True, kw_only=True):
     reliable_ping: bool = True
     """Whether a ping that was lost is also tried over the connection between nodes: finds blocked UDP."""
     suspicion_multiplier: Annotated[int, Meta(ge=2, le=32)] = 4
-    """A member that enough others suspect as well has this many probe intervals, times log10(n), to refute it ..."""
+    """A member that enough others suspect as well has this many probe intervals, times log10(n), to refute it."""
     suspicion_max_multiplier: Annotated[int, Meta(ge=1, le=32)] = 6
-    """... and this many times longer while no other member does."""
+    """How many times longer it has while no other member suspects it."""
     max_health_score: Annotated[int, Meta(ge=0, le=64)] = 7
     """At the default of 7, a node that is itself slow probes eight times less often and waits eight times longer."""
     retransmit_multiplier: Annotated[int, Meta(ge=1, le=32)] = 4

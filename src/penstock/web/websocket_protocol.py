@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "ws_ping_timeout": PING_SECONDS,
     "ws_per_message_deflate": False,
 }
-"""For uvicorn's config."""
+"""Settings for uvicorn's config."""
 
 
 class BoundedSocket(WebSocketsSansIOProtocol):

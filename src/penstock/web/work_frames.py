@@ -20,7 +20,7 @@ from penstock.web.websocket_protocol import MAX_MESSAGE_BYTES, binary_frame, tex
 MAX_TOPICS = 1_000
 MAX_CREDIT = 100_000
 MAX_RANGES = 20_000
-"""In one frame; as many as fit its bytes."""
+"""The most ranges in one frame: as many as fit its bytes."""
 MAX_RANGE = 1_000_000
 
 LENGTH = Struct(">I")

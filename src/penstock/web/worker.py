@@ -238,15 +238,15 @@ class Worker:
         return opened, jobs_frame(key, opened.jobs, self._request.encoding) if opened.jobs else b""
 
     def _settle_unreadable(self, driver: QueueDriver, kind: AckKind, ranges: Sequence[Range]) -> None:
-        """On behalf of the worker, which cannot get these jobs: else they would be delivered again and again."""
+        """Settles jobs that the worker cannot be sent: else they would be delivered again and again."""
         if ranges:
             with suppress(PenstockError):  # the leader has changed: the next one finds them, too
                 driver.acknowledge(self.consumer, [Acknowledgement(*one, bytes([kind])) for one in ranges])
             self._held -= sum(last - first + 1 for first, last in ranges)
 
     def _recount(self) -> None:
-        """Without jobs that were lost since then: leases run out, partitions move. Jobs that are being settled are not
-        leased any more, and count until that is durable."""
+        """Counts the leases again: some jobs were lost, because leases ran out or partitions moved. Jobs that are being
+        settled are not leased any more, and count until that is durable."""
         leased = sum(driver.held_by(self.consumer) for driver in self._drivers.values())
         self._held = leased + self._settling
 

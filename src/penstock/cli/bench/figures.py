@@ -19,7 +19,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """In milliseconds."""
+    """Percentiles in milliseconds."""
 
     p50_ms: float
     p95_ms: float
@@ -94,7 +94,7 @@ class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
     via: Via
     consumers: int
     published_per_second: float
-    """And confirmed."""
+    """Messages that were published and confirmed."""
     acknowledged_per_second: float
     """Received, acknowledged, and the acknowledgement durable."""
     publish_broker_us: float | None = None

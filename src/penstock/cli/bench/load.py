@@ -33,7 +33,7 @@ class Load(Work, frozen=True, kw_only=True):
     role: Role
     partitions: int = 1
     rate_per_second: int = 1000
-    """For the paced roles."""
+    """The rate of the roles that send at a steady rate."""
     settings: dict[str, str] = {}
     """Settings of librdkafka: acks, compression, linger and those of the user."""
 
@@ -69,7 +69,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """The next messages for the subscribers."""
 
     messages: int
-    """For every subscriber."""
+    """The messages that every subscriber gets."""
     is_paced: bool = False
     """Messages carry when they were sent, and come slowly."""
     warm_up_seconds: float = 0.0
@@ -88,7 +88,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The first error, in words."""
     latencies_us: list[int] = []
     last_arrival_ns: int = 0
-    """By the machine's monotonic clock, which all its processes share."""
+    """The time of the machine's monotonic clock, which all its processes share."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ STEADY_MESSAGES_MOST = 500
 FILES_SHARE = 8
 """A broker gives an eighth of its files to HTTP connections."""
 SPARE_CONNECTIONS = 64
-"""For others that ask the broker something."""
+"""Connections that are kept free for other clients of the broker."""
 HTTP_CONNECTIONS_DEFAULT = 4_096
 
 

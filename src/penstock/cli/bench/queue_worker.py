@@ -123,7 +123,7 @@ class SharedProgress:
         return self._tally.total >= self._wanted
 
     def check(self) -> None:
-        """To be called when nothing came."""
+        """Raises if the run has failed; called when nothing came."""
         total, now = self._tally.total, time.perf_counter()
         if total != self._seen:
             self._seen, self._seen_at = total, now

@@ -75,7 +75,7 @@ def _leaders(connection: Connection) -> Leaders:
 def _send_through_the_loss(
     stage: Stage, connection: Connection, nodes: Children, leaders: Leaders
 ) -> tuple[Numbered, float]:
-    """And for how many seconds the partitions that lost their leader had none to acknowledge anything."""
+    """The messages, and for how many seconds the partitions of the killed leader acknowledged nothing."""
     sender = Numbered(connection, TOPIC, int(stage.messages * SHARE), retry_backoff_ms=50)
     orphans = {partition for partition, leader in leaders.items() if leader == leaders[0]}
     gaps: list[float] = []

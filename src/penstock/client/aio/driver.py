@@ -66,7 +66,7 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
         return None
 
     async def receive_unless_idle(self, idle_s: float | None) -> Item | None:
-        """As `receive`, but the time counts only while a node serves the session."""
+        """The same as `receive`, but the time counts only while a node serves the session."""
         if idle_s is not None:
             while self._is_waiting_for_node:
                 await self._watch()

@@ -52,7 +52,7 @@ class Topic(NamedTuple):
 
 
 class Cluster:
-    """For one thread. Connects with the first request."""
+    """A client of one cluster, for one thread. Connects with the first request."""
 
     def __init__(self, settings: ClientSettings) -> None:
         settings.validate()
@@ -101,7 +101,7 @@ class Cluster:
             self._topics_once(unknown)
 
     def leader_once(self, tp: TopicPartition) -> int:
-        """As `leader_of`, without waiting for an election."""
+        """The same as `leader_of`, without waiting for an election."""
         leader = self._leaders.get(tp)
         if leader is not None:
             return leader
@@ -140,7 +140,7 @@ class Cluster:
         return self._search.run(wanted, isolation)
 
     def offset_once(self, tp: TopicPartition, wanted: int) -> FoundOffset:
-        """As `offsets` for one partition, without retries."""
+        """The same as `offsets` for one partition, without retries."""
         return self._search.once(tp, wanted)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:

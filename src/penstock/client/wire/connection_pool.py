@@ -14,7 +14,7 @@ from penstock.kafka.wire import ApiKey, Message
 
 
 class ConnectionPool:
-    """For one thread."""
+    """The connections of one client, one per node, for one thread."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings

@@ -32,7 +32,7 @@ MAX_BACKOFF_S: Final = 1.0
 
 
 class BatchProducer:
-    """For one thread, on a cluster that outlives it."""
+    """Produces whole batches. For one thread, on a cluster that outlives it."""
 
     def __init__(
         self,

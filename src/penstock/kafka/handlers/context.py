@@ -24,7 +24,7 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     module: str
-    """In this package. Its handler is the function with the API's name."""
+    """The module of this package whose function with the API's name is the handler."""
     on_topic: Operation = Operation.UNKNOWN
     """The operation that a caller does on each topic that its request names; UNKNOWN if requests name none. The same
     for groups and for the cluster."""

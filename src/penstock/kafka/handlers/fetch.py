@@ -140,7 +140,7 @@ class _Attempt:
             ]
 
     async def wait(self) -> None:
-        """Until the missing bytes are committed, or the request's max_wait_ms ends."""
+        """Waits until the missing bytes are committed, or the request's max_wait_ms ends."""
         loop = asyncio.get_running_loop()
         waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future())
         timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)

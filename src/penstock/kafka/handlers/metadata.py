@@ -135,7 +135,7 @@ def _describe_partition(node: Node, topic: Topic, index: int) -> MetadataRespons
 async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """As Metadata, page by page: at most `response_partition_limit` partitions, then a cursor to go on from."""
+    """Answers as Metadata does, in pages of at most `response_partition_limit` partitions, with a cursor."""
     names = sorted({topic.name for topic in request.topics}) or [
         topic.name for topic in context.visible_topics()
     ]

@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def stuck_since(self) -> float:
-        """Since when the client has not read its responses; 0 if it does."""
+        """The time since which the client has not read its responses; 0 if it reads them."""
         return self._draining_since
 
     @property

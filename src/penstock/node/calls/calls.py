@@ -47,7 +47,7 @@ class Calls(Part):
         self._changed.fire()
 
     def connect(self, remote: "RemoteCalls") -> None:
-        """From now on other nodes can be asked, and are answered."""
+        """Lets this node ask other nodes and answer them from now on."""
         self._remote = remote
         remote.answer_with(self.handle)
 

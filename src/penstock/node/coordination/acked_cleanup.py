@@ -248,7 +248,7 @@ class AckedCleanup:
                 yield index, driver.term
 
     def _true_offsets(self, topic_id: UUID, committed: Mapping[int, CommittedOffset]) -> dict[int, int]:
-        """Without the offsets of a log that no longer exists. An offset without a leader epoch counts as valid."""
+        """The committed offsets without those of a log that is gone. One without a leader epoch counts as valid."""
         return {
             index: one.offset
             for index, one in committed.items()

@@ -92,7 +92,7 @@ class CoreHost(Generic[C]):
         self._loop = asyncio.get_running_loop()
         self._loading: asyncio.Task[None] | None = None
         self._facts: list[Fact] = []
-        """To be told when the core has loaded."""
+        """Facts that the core is told when it has loaded."""
         self._stopped = False
         self._asked: dict[asyncio.Future[object], None] = {}
         """Requests that wait for their reply."""

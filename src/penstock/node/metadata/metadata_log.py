@@ -19,9 +19,9 @@ from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
 
 SNAPSHOT_AFTER_RECORDS = 1000
-"""A snapshot is written when replaying costs more than reading the state: after at least this many records, and ..."""
+"""A snapshot is written when replaying costs more than reading the state: after at least this many records."""
 SNAPSHOT_FACTOR = 4
-"""... this many per topic that exists."""
+"""A snapshot also needs this many records for each topic that exists."""
 
 Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
 

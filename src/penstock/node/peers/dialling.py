@@ -18,7 +18,7 @@ from penstock.types import NodeId
 log = logging.getLogger("penstock.peers")
 
 CONNECT_TIMEOUT_SECONDS = 3.0
-"""Without an answer to the first packet: a host that is off, or a firewall that drops."""
+"""How long to wait for an answer to the first packet: the host may be off, or a firewall may drop packets."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0

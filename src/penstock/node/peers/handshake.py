@@ -119,7 +119,7 @@ class Handshake:
         return bytes(self._arrived)
 
     def seals(self) -> tuple[Seal, Seal] | None:
-        """For the frames that go out and for those that come in; None without a key."""
+        """The seals of the frames that go out and of those that come in; None without a key."""
         if self._key is None:
             return None
         mine, theirs = _ROLES[self._dials], _ROLES[not self._dials]
@@ -209,7 +209,7 @@ class Handshake:
         return b"" if self._dials else self._introduction()
 
     def _sealed_refusal(self, refusal: Refusal) -> bytes:
-        """For a listener that has accepted already and now expects frames."""
+        """The refusal as a frame, for a listener that has accepted already and expects frames."""
         body = encode(refusal)
         seals = self.seals()
         if seals is None:

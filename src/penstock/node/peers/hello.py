@@ -66,7 +66,7 @@ class RefusalCode(IntEnum):
     """Why two nodes do not talk. Numbers are part of the protocol."""
 
     MALFORMED = 1
-    """Not this protocol, or broken."""
+    """The message is not of this protocol, or is damaged."""
     VERSION = 2
     KEY = 3
     CLUSTER = 4

@@ -13,7 +13,7 @@ Write = Callable[[DeadLetter], Awaitable[None]]
 
 
 class DeadLetterCopier:
-    """At most one `copy_all` runs at a time."""
+    """Copies dead letters of one queue. At most one `copy_all` runs at a time."""
 
     def __init__(self, name: TopicPartition, stats: QueueStats, write: Write) -> None:
         self.is_busy = False

@@ -169,7 +169,7 @@ class QueueDriver:
         self._after()
 
     async def _restore(self, parts: dict[bytes, bytes]) -> None:
-        """From the stored parts; GROUP_ID_NOT_FOUND if there are none and the queue may not be created."""
+        """Restores the stored parts; GROUP_ID_NOT_FOUND if there are none and the queue may not be created."""
         if parts and not is_of_another_log(self.partition, parts):
             self.core = QueuePartition.restore(settings_of(self.config), term=self.term, records=parts)
         elif parts:
@@ -419,7 +419,7 @@ class QueueDriver:
         return core.available_count > 0 or (core.next_offset < self.end_offset and core.wants_more(1))
 
     def _wake(self) -> None:
-        """As many consumers as there are messages."""
+        """Wakes as many consumers as there are messages."""
         self._consumers.wake(max(1, self.core.available_count))
 
     def _committed(self) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger("penstock.queues")
 
 
 async def _no_registration(group_id: str) -> None:
-    """For nodes without a group coordinator."""
+    """Does nothing, for nodes without a group coordinator."""
 
 
 class QueueManager:
@@ -154,7 +154,7 @@ class QueueManager:
                 driver.release(session.member_id)
 
     def figures(self) -> list[QueueFigures]:
-        """For monitoring: the backlog and the counters of each queue on the partitions that this node leads."""
+        """Figures for monitoring: the backlog and the counters of each queue on the partitions that this node leads."""
         backlogs: dict[QueueStats, Backlog] = {}
         workers: dict[QueueStats, set[str]] = {}
         for driver in self._drivers.values():

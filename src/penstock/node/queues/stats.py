@@ -116,7 +116,7 @@ class QueueStats:
         self.kinds = [0] * (max(AckKind) + 1)
         """Accepted acknowledgements, in messages, by AckKind."""
         self.idle: dict[int, IdleQueue] = {}
-        """By partition."""
+        """Queues that are not in use, by partition."""
 
     def count_delivered(self, acquired: Iterable[Acquired]) -> None:
         for first, last, deliveries in acquired:

@@ -15,7 +15,7 @@ class WaitingConsumers:
         self._standbys: dict[Consumer, None] = {}
 
     def __len__(self) -> int:
-        """Without the standbys."""
+        """The number of waiting consumers, without the standbys."""
         return len(self._waiting)
 
     @property

@@ -82,7 +82,7 @@ class Flusher:
         return ticket
 
     def _flush(self, work: Work) -> Outcome:
-        """In the flush thread."""
+        """Flushes the logs; runs in the flush thread."""
         started = time.perf_counter()
         errors: dict[int, StorageError] = {}
         whole: StorageError | None = None

@@ -95,7 +95,7 @@ class HardStates:
         return None
 
     def _flush(self, waiting: list[Saved]) -> StorageError | None:
-        """In the thread."""
+        """Saves the votes; runs in the flush thread."""
         return attempt(self._store.flush)
 
     def _finish(self, waiting: list[Saved], error: StorageError | None) -> None:

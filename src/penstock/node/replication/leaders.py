@@ -15,7 +15,7 @@ from penstock.types import NO_TERM, GroupId, NodeId, Term
 
 NO_LEADER = NodeId(-1)
 MAX_ROWS = 100_000
-"""In one frame: as many as a cluster may have partitions."""
+"""The most rows in one frame: as many as a cluster may have partitions."""
 
 
 class Leadership(msgspec.Struct, frozen=True, array_like=True):
@@ -30,7 +30,7 @@ UNKNOWN = Leadership(NO_LEADER, NO_TERM, ())
 
 
 class LeaderRow(msgspec.Struct, frozen=True, array_like=True):
-    """On the wire."""
+    """One leader, as nodes announce it to each other."""
 
     topic_id: bytes
     partition: int

@@ -44,7 +44,7 @@ class ReplicaRepair:
         self._controller = controller
         self._reports: dict[GroupId, asyncio.Task[None]] = {}
         self._obstacles: dict[TopicPartition, dict[str, int]] = {}
-        """For how many rounds each obstacle has held, by damaged replica: each is logged once."""
+        """How many rounds each obstacle has lasted, by damaged replica: each is logged once."""
         self._sound: dict[GroupId, Assignment] = {}
         """Replicas that were as assigned, with the assignment of that time: most replicas, in nearly every round."""
 

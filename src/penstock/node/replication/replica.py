@@ -219,8 +219,8 @@ class PartitionReplica:
         )
 
     def sample_in_sync(self) -> tuple[int, ...]:
-        """As `in_sync_nodes`; the next calls compare with what is committed now. Appends that a majority has, but fewer
-        replicas than the topic requires, fail: their records stay, and the producers get an error."""
+        """The same as `in_sync_nodes`; the next calls compare with what is committed now. Appends that a majority has,
+        but fewer replicas than the topic requires, fail: their records stay, and the producers get an error."""
         found = self.in_sync_nodes()
         self._sampled_commit = self.consensus.core.commit_index
         partition = self._partition

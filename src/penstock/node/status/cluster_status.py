@@ -96,7 +96,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: int
     incarnation: str
-    """In hexadecimal: JSON's numbers are too short for it in many languages."""
+    """A hexadecimal number: JSON's numbers are too short for it in many languages."""
     state: str
     registered: bool
     """Whether the cluster has registered it: a node that was removed does not know it yet."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 MAX_ROWS = 200_000
-"""In one answer: as many partitions as a cluster may have."""
+"""The most rows in one answer: as many partitions as a cluster may have."""
 MAX_REASON_CHARACTERS = 400
 """The longest text about a problem of a replica: whole sentences, but not megabytes."""
 

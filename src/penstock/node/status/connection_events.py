@@ -24,7 +24,7 @@ class Crowd:
         self._minute = 0
         self._in_minute = 0
         self._sums: Counter[str] = Counter()
-        """Since the last write, by outcome: connections that are not single events."""
+        """Connections since the last write that have no event of their own, by outcome."""
 
     def is_single(self, kind: str, wall_ms: int) -> bool:
         """Whether this one becomes a single event; else it is in the next sum."""

@@ -54,7 +54,7 @@ class Decoder(ABC):
     def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
     def parts(self, values: pa.BinaryArray) -> Iterator[Decoded]:
-        """As decode, in pieces of bounded size; source records are counted from the start of `values` in each.
+        """The same as decode, in pieces of bounded size; source records are counted from the start of `values` in each.
 
         Formats in which a small record can hold many rows give several pieces; the others give one.
         """

@@ -301,6 +301,6 @@ def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def _fresh_checkpoint(writer: ArchiveWriter) -> str:
-    """For this run alone; those of earlier runs go."""
+    """A new checkpoint for this run alone; those of earlier runs are deleted."""
     writer.files.delete(CHECKPOINTS)
     return writer.files.absolute(f"{CHECKPOINTS}/{writer.state.sequence:020d}")

@@ -23,7 +23,7 @@ GROWTH: Final = 4
 """A file waits until the smaller ones together have a quarter of its size."""
 LEAST_FILES: Final = 4
 MOST_FILES: Final = 1_000
-"""In one merge: a task opens them all."""
+"""The most files in one merge: a task opens them all."""
 GROUPS_AT_ONCE: Final = 16
 """Merges in one change: each is one task."""
 
@@ -99,7 +99,7 @@ def _worth_it(files: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _cut(files: list[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """In order, up to the target size; a file that would be alone stays as it is."""
+    """The files in order, grouped up to the target size; a file that would be alone stays as it is."""
     groups: list[list[DataFile]] = [[]]
     size = 0
     for file in files:

@@ -88,7 +88,7 @@ class Files:
             self.delete(draft)
 
     def move(self, source: str, target: str) -> None:
-        """To a name that is not in use. Its folder must exist (`make_folder`)."""
+        """Moves a file to a name that is not in use. Its folder must exist (`make_folder`)."""
         self._sync(source)
         if not self._fs.rename(self._path(source), self._path(target)):
             raise ArchiveError(f"{self.absolute(source)} cannot be moved to {self.absolute(target)}")

@@ -21,7 +21,7 @@ VERSION: Final = 1
 
 Kind = Literal["claim", "batch", "compaction"]
 Positions = Mapping[str, Mapping[str, int]]
-"""By topic and partition, as JSON has them: numbers as text."""
+"""Offsets by topic and partition; partitions are text, as in JSON."""
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):

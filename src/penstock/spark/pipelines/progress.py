@@ -23,7 +23,7 @@ class BatchProgress:
 
 
 def from_spark(progress: Mapping[str, Any]) -> BatchProgress:
-    """From the JSON of Spark's StreamingQueryProgress."""
+    """Reads the JSON of Spark's StreamingQueryProgress."""
     steps = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
     duration_ms = steps.pop("triggerExecution", 0)
     rows = int(progress.get("numInputRows") or 0)

@@ -73,7 +73,7 @@ class Replayed:
     """The result of a replay."""
 
     topics: Mapping[str, str]
-    """From the archive's name to the topic's."""
+    """The name of the new topic for each archived one."""
     created: tuple[str, ...]
     rows: int | None
     """None with a selection: the number is unknown."""

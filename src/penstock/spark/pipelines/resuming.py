@@ -21,7 +21,7 @@ COMMITS: Final = "commits"
 
 
 def goes_on_at(checkpoint: Files) -> dict[TopicPartition, int]:
-    """By partition, the first offset that Spark would read; nothing for a new checkpoint."""
+    """The first offset that Spark would read, by partition; empty for a new checkpoint."""
     planned, done = _numbers(checkpoint, OFFSETS), _numbers(checkpoint, COMMITS)
     last = max(done, default=-1)
     found = dict(_place(checkpoint, last).positions) if last >= 0 else {}

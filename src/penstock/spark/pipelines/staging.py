@@ -64,7 +64,7 @@ class Stage:
         return [self._file(number, *key, ranges[key]) for number, key in enumerate(sorted(ranges))]
 
     def move(self, found: list[tuple[str, DataFile]], removes: tuple[str, ...]) -> None:
-        """To where the files will be. Before the log names them, they are not read there."""
+        """Moves the files to their folders. They are not read there before the log names them."""
         plan = Plan(adds=tuple(file.path for _, file in found), removes=removes)
         self._files.write(f"{self.folder}/{PLAN}", msgspec.json.encode(plan))
         for folder in sorted({file.path.rpartition("/")[0] for _, file in found}):

@@ -40,7 +40,7 @@ class ArchiveWriter:
         self.state = self._log.load()
 
     def claim(self, topics: Mapping[str, TopicFacts], begins: Mapping[str, Mapping[str, int]]) -> None:
-        """From here on this is the archive's only writer. `begins` says where topics start that do not at their first
+        """Makes this the archive's only writer. `begins` says where topics start that do not at their first
         record: what is before is not wanted."""
         self.files.make_folder(LOG_FOLDER)
         for _ in range(CLAIM_TRIES):
@@ -54,7 +54,7 @@ class ArchiveWriter:
         raise AnotherWriter(f"{self.files.root} has another busy writer: stop it first")
 
     def _unknown(self, begins: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """Without topics that the archive has by now: they go on where they are, and `begins` may be older."""
+        """`begins` without topics that the archive has by now: these continue where they are; `begins` may be older."""
         known = {*self.state.topics, *self.state.through}
         return {topic: dict(numbers) for topic, numbers in begins.items() if topic not in known}
 

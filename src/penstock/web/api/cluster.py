@@ -43,7 +43,7 @@ class PartitionsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class NodeList(msgspec.Struct, frozen=True, kw_only=True):
-    """As far as the answering node knows without asking the others."""
+    """All nodes, as far as the answering node knows without asking the others."""
 
     nodes: list[NodeStatus]
 

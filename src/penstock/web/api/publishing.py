@@ -51,7 +51,7 @@ from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
 MAX_RECORDS = 10_000
-"""In one request: each is a Python object while it is being encoded."""
+"""The most records in one request: each is a Python object while it is being encoded."""
 MAX_HEADERS = 1_000
 ACKS_ALL = -1
 COMMIT_MS = 10_000
@@ -69,7 +69,7 @@ MESSAGE_ID, DELAY, DELIVER_AT, TTL = (
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TimeMs = Annotated[int, Meta(ge=0, le=2**62)]
 MessageId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
-"""In characters, which may be several bytes each: `_delivery_headers` counts these."""
+"""The limit counts characters; `_delivery_headers` counts bytes."""
 HeaderName = Annotated[str, Meta(max_length=1024)]
 
 

@@ -215,7 +215,7 @@ class QueueJobs:
     async def _settle_unreadable(
         self, asked: ReceiveRequest, place: GroupId, kind: AckKind, ranges: Sequence[Range], caller: Caller
     ) -> None:
-        """On behalf of the consumer, which cannot get these messages: else they would be delivered again and again."""
+        """Settles messages that the consumer cannot be sent: else they would be delivered again and again."""
         rows = [Settlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
         if rows:
             request = SettleRequest(asked.group_id, asked.consumer, place, rows)

@@ -56,7 +56,7 @@ class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     configs: AnyConfigs = {}
 
     def group_configs(self) -> dict[str, str | None]:
-        """By name; None restores the default."""
+        """The group configs by name; None restores the default."""
         wanted: dict[str, object] = {
             "penstock.queue.order": self.order,
             "penstock.queue.exclusive": self.exclusive,

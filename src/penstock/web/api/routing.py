@@ -262,7 +262,7 @@ class Endpoint:
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:
-    """Only types for which a browser asks the broker before it sends a request for a page of another site."""
+    """Accepts only types for which a browser asks the broker before it sends a request for a page of another site."""
     expected = (JSON, BINARY) if operation.takes_binary else (JSON,)
     if kind not in expected:
         message = f"Content-Type is {kind or 'missing'}: expected {' or '.join(expected)}"

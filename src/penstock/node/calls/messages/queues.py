@@ -159,7 +159,7 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     leased: int | None = None
     deferred: int | None = None
     waiting: int | None = None
-    """For an earlier message of their key."""
+    """Messages that wait for an earlier message of their key."""
     dying: int | None = None
     consumers: int | None = None
     holder: str | None = None
