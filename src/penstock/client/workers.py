@@ -92,7 +92,7 @@ class WorkerPool:
                 job.retry()
             raise
         if not self._timeouts.end(job):
-            log.warning("%r, attempt %d: its handler has ended, too late", job, job.deliveries)
+            log.warning("%r, attempt %d: its handler has ended, after its timeout", job, job.deliveries)
             return False
         conclude(job, problem, self.plan.policy, self._random)
         return True

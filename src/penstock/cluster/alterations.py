@@ -126,9 +126,9 @@ def replace_group_configs(
 
 def _check_group_id(group_id: str, limits: Limits) -> None:
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name: expected a group's name")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name is empty: expected a group's name")
     if len(group_id.encode()) > limits.max_group_id_bytes:
-        message = f"the group's name is above limits.max_group_id_bytes ({limits.max_group_id_bytes})"
+        message = f"resource_name: longer than limits.max_group_id_bytes ({limits.max_group_id_bytes})"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
@@ -202,5 +202,5 @@ def _edited(current: str, value: str, operation: AlterOperation) -> str:
 
 def _needed(name: str, value: str | None) -> str:
     if value is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} has no value")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} has no value; send one, or delete the config")
     return value.strip()

@@ -49,16 +49,16 @@ class Joining:
         check_group_id(request.group_id, limits.max_group_id_bytes)
         shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
-            message = f"session timeout {request.session_timeout_ms} is not from {shortest} to {longest} ms"
+            message = f"session_timeout_ms {request.session_timeout_ms}: expected {shortest} to {longest}"
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
         names = [request.new_member_id, request.protocol_type, request.instance_id or ""]
         names += [protocol.name for protocol in request.protocols]
         if max(len(name.encode()) for name in names) > limits.max_group_id_bytes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a name is above limits.max_group_id_bytes")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "an id or name is above limits.max_group_id_bytes")
         if len(request.protocols) > limits.max_group_protocols:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "more protocols than limits.max_group_protocols")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_group_protocols")
         if metadata_size(request.protocols) > limits.max_member_metadata_bytes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "metadata is above limits.max_member_metadata_bytes")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_member_metadata_bytes")
 
     def _group_for(self, now_ms: int, request: JoinRequest) -> Group:
         if request.member_id == NO_MEMBER:
@@ -81,11 +81,11 @@ class Joining:
             if member is not None:
                 self._rebalancing.dismiss(group, member, "the group is full")
                 self._rebalancing.begin_or_complete(now_ms, group)
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"limits.max_group_members is {limit}")
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"full: limits.max_group_members={limit}")
 
     def _check_protocols(self, group: Group, request: JoinRequest) -> None:
         if not group.supports(request.protocol_type, request.protocols):
-            message = f"{request.group_id}: no protocol in common with the other members"
+            message = f"{request.group_id}: expected a protocol (assignor) that all other members have"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
 
     def _check_metadata_room(self, group: Group, request: JoinRequest, member: Member | None) -> None:
@@ -237,10 +237,10 @@ class Joining:
 
 def check_group_id(group_id: str, max_bytes: int) -> None:
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "group_id: expected a name, found an empty one")
     if len(group_id.encode()) > max_bytes:
         raise KafkaError(
-            ErrorCode.INVALID_GROUP_ID, f"the group id is above limits.max_group_id_bytes ({max_bytes})"
+            ErrorCode.INVALID_GROUP_ID, f"group_id: longer than limits.max_group_id_bytes ({max_bytes})"
         )
 
 

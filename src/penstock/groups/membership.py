@@ -56,7 +56,7 @@ class Membership:
     def _check_assignments(self, request: SyncRequest) -> None:
         total = sum(len(assignment) for assignment in request.assignments.values())
         if total > self._shared.limits.max_group_assignment_bytes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "above limits.max_group_assignment_bytes")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "assignments above limits.max_group_assignment_bytes")
 
     def _has_synced(self, group: Group, member: Member) -> None:
         group.pending_sync.discard(member.member_id)

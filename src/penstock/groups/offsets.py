@@ -68,7 +68,7 @@ class Offsets:
 
     def _group_for(self, now_ms: int, request: CommitRequest) -> Group:
         if len(request.group_id.encode()) > self._shared.limits.max_group_id_bytes:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is above limits.max_group_id_bytes")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "group_id: longer than limits.max_group_id_bytes")
         if request.generation > NO_GENERATION and self._shared.find(request.group_id) is None:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
         return self._shared.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)

@@ -114,7 +114,7 @@ class ShareMembership:
         member = group.members.get(request.member_id)
         if member is None:
             if len(group.members) >= self._shared.limits.max_group_members:
-                message = f"limits.max_group_members is {self._shared.limits.max_group_members}"
+                message = f"full: limits.max_group_members={self._shared.limits.max_group_members}"
                 raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
             self._check_size(group, topics)
             self._groups[group.group_id] = group

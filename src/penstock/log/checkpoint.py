@@ -81,7 +81,7 @@ class Checkpoint:
         valid = [slot for slot in slots if _is_whole(slot)]
         if not valid:
             if data.strip(b"\0"):
-                raise CorruptLog(self.path, 0, "neither slot of the checkpoint has its checksum")
+                raise CorruptLog(self.path, 0, "the checksums of both slots of the checkpoint are wrong")
             return False
         self._sequence, self.facts = max(_decode(self.path, slot) for slot in valid)
         return True

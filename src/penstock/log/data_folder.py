@@ -214,7 +214,7 @@ def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Ident
     except FileNotFoundError:
         raise CorruptLog(IDENTITY_PATH, 0, "the node's identity is missing") from None
     if int.from_bytes(data[:CRC_SIZE], "big") != crc32c(data[CRC_SIZE:]):
-        raise CorruptLog(IDENTITY_PATH, 0, "the node's identity does not have its checksum")
+        raise CorruptLog(IDENTITY_PATH, 0, "the checksum of the node's identity is wrong")
     start = CRC_SIZE + LENGTH_SIZE
     length = int.from_bytes(data[CRC_SIZE:start], "big")
     identity = msgspec.msgpack.decode(data[start : start + length], type=Identity)

@@ -80,7 +80,7 @@ def finish_reset(disk: Disk, folder: str) -> None:
 def _read(path: str, data: bytes) -> Prefix:
     body = data[CRC_SIZE:]
     if int.from_bytes(data[:CRC_SIZE], "big") != crc32c(body):
-        raise CorruptLog(path, 0, "the announced reset does not have its checksum")
+        raise CorruptLog(path, 0, "the checksum of the announced reset is wrong")
     return msgspec.msgpack.decode(body, type=Prefix)
 
 

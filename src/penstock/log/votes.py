@@ -254,10 +254,10 @@ class VoteStore:
             if vote is not None:
                 self._votes[group] = vote
         if end < FIRST_RECORD + count * RECORD_SIZE:
-            raise CorruptLog(path, end, "a record of votes does not have its checksum")
+            raise CorruptLog(path, end, "the checksum of a record of votes is wrong")
         for position, record in _records(data, end, generation):
             if record is not None and position - record[2] * RECORD_SIZE > end:
-                raise CorruptLog(path, end, "a record of votes does not have its checksum, and later ones do")
+                raise CorruptLog(path, end, "a record of votes before the last has a wrong checksum")
         return end, bool(data[end:].strip(b"\0"))
 
     def _sync(self, path: str) -> None:
@@ -287,7 +287,7 @@ def _read_head(path: str, data: bytes | None) -> tuple[int, int] | None:
         or CRC.unpack_from(data, HEAD.size)[0] != crc32c(head)
         or not head.strip(b"\0")
     ):
-        raise CorruptLog(path, 0, "the head of the votes does not have its checksum")
+        raise CorruptLog(path, 0, "the checksum of the votes' head is wrong")
     magic, version, _, generation, count = HEAD.unpack(head)
     check_format(path, magic, MAGIC, version)
     return generation, count

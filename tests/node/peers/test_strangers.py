@@ -71,7 +71,7 @@ async def test_strangers_beyond_the_limit_push_out_the_oldest_and_nodes_still_ge
     two.dial(one)
     await two.until_connected(1)
     assert await idle[0].heard_until_closed() == b""
-    assert "over the limit of 3 strangers" in warnings(caplog)[0]
+    assert "over limits.max_peer_handshakes=3" in warnings(caplog)[0]
 
 
 async def test_an_introduction_that_is_too_large_is_refused_before_it_is_read(town: Town) -> None:

@@ -87,7 +87,7 @@ def test_a_group_with_members_is_neither_deleted_nor_reset(
         ):
             assert refused.status_code == 409
             assert refused.json()["error"]["code"] == "non_empty_group"
-            assert "end its consumers" in refused.json()["error"]["message"]
+            assert "stop its consumers" in refused.json()["error"]["message"]
     assert http.delete(f"/v1/groups/{group}").status_code == 204
     assert http.get(f"/v1/groups/{group}").status_code == 404
 

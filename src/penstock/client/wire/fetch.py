@@ -252,7 +252,7 @@ class _Reader:
             raise _NotYet(self._place, max(self._position, log_end), row.log_start_offset, log_end)
         self._empty_answers += 1
         if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
-            log.info("%s: nothing from offset %d up to %d", self._place, self._position, self._end)
+            log.info("%s: no records from offset %d up to %d", self._place, self._position, self._end)
             self._position = self._end
 
     def _explain_out_of_range(self) -> None:

@@ -66,7 +66,7 @@ def _entries(
         return resources.topic_configs(context.topic(name).configs, names)
     if resource.resource_type == GROUP:
         if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name: expected a group's name")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name is empty: expected a group's name")
         return describe_group(resources.group_configs(context.caller, name, context.api.on_group), names)
     node_id = _node_id(context, resource.resource_type, name)
     broker = context.cluster().broker

@@ -204,7 +204,7 @@ class PeerNetwork:
         self._strangers[connection] = None
         callers = [one for one in self._strangers if one.dialled is None and not one.closed]
         if len(callers) > self.limits.max_peer_handshakes:
-            callers[0].close(f"over the limit of {self.limits.max_peer_handshakes} strangers")
+            callers[0].close(f"over limits.max_peer_handshakes={self.limits.max_peer_handshakes}")
         connection.told = self._me
         return Handshake(
             dials=connection.dialled is not None,

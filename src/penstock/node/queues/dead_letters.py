@@ -63,7 +63,7 @@ class DeadLetterWriter:
             return
         topic = await self._forwarder.topic(target, caller=BROKER)
         if topic.internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: name another one")
         for batch in self._copies(driver, letter):
             await self._forwarder.append(topic, index % topic.partitions, batch, caller=BROKER)
         self._tell(driver, letter)

@@ -101,7 +101,7 @@ class HardStates:
     def _finish(self, waiting: list[Saved], error: StorageError | None) -> None:
         if isinstance(error, DiskFull):
             # The store keeps what was put. No reply depended on it yet, so waiting for space loses nothing.
-            log.error("terms and votes cannot be saved now, again in %g s: %s", RETRY_SECONDS, error)
+            log.error("terms and votes cannot be saved now; next attempt in %g s: %s", RETRY_SECONDS, error)
             self._waiting[:0] = waiting
             self._cycle.request(RETRY_SECONDS)
             return

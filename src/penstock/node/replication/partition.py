@@ -203,7 +203,7 @@ class Partition:
         if required > 1 and required > (found := len(self.replica.in_sync_nodes())):
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.name}: min.insync.replicas={required}, in sync: {found}",
+                f"{self.name}: min.insync.replicas={required}, and only {found} are in sync",
             )
 
     def check_epoch(self, client_epoch: int) -> None:

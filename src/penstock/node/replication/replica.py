@@ -226,7 +226,7 @@ class PartitionReplica:
         partition = self._partition
         required = partition.config.min_insync_replicas
         if len(found) < required:
-            message = f"{partition.name}: min.insync.replicas={required}, in sync: {len(found)}"
+            message = f"{partition.name}: min.insync.replicas={required}, and only {len(found)} are in sync"
             error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message)
             self._pending.fail(error, below=partition.high_watermark)
         return found

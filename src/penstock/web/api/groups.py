@@ -248,7 +248,7 @@ class Groups:
             raise await self._unknown(call.caller, group)
         code = await self.delete(call.client, group)
         if code == ErrorCode.NON_EMPTY_GROUP:
-            raise refused(code, f"group {group!r} has members: end its consumers first", "group")
+            raise refused(code, f"group {group!r} has members: stop its consumers first", "group")
         if code != ErrorCode.GROUP_ID_NOT_FOUND:  # it existed a moment ago: an earlier attempt has deleted it
             check(code, None, "group")
 
@@ -328,7 +328,7 @@ class Groups:
 
 
 def _has_members(group: str) -> Exception:
-    message = f"group {group!r} has members, which keep their own positions: end its consumers first"
+    message = f"group {group!r} has members, which keep their own positions: stop its consumers first"
     return refused(ErrorCode.NON_EMPTY_GROUP, message, "group")
 
 

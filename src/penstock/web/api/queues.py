@@ -173,7 +173,7 @@ class Queues:
         wanted = call.body
         name = wanted.topic or wanted.queue
         if wanted.queue == HANDLED_QUEUE:
-            raise wrong("queue", f"{HANDLED_QUEUE} is the broker's own")
+            raise wrong("queue", f"{HANDLED_QUEUE} is reserved for the broker: choose another name")
         if (known := self._existing(call.caller, name)) is not None and known.internal:
             raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
         existing = await self._node.queues.overview.descriptions(wanted.queue, caller=call.caller)
@@ -303,7 +303,7 @@ class Queues:
         await self._descriptions(call.caller, queue)
         code = await self._groups.delete(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
-            raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
+            raise refused(code, f"queue {queue!r} has members or workers: stop its consumers first", "queue")
         try:
             await self._node.queues.overview.forget(queue, caller=call.caller)
         except KafkaError as busy:
