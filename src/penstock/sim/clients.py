@@ -19,7 +19,7 @@ Answer = Callable[[str, int], None]
 nothing."""
 
 
-class Place(Protocol):
+class Server(Protocol):
     """One replica, or one node, as clients reach it. Its process executes the requests."""
 
     @property
@@ -29,11 +29,11 @@ class Place(Protocol):
     def me(self) -> Replica | None: ...
 
     def produce(self, batch: bytes, answer: Answer) -> bool:
-        """Whether it has taken the batch for the time being."""
+        """Whether it has accepted the batch, which may still be refused."""
         ...
 
     def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
-        """Start, watermark, and batches from `offset` on; nothing from who does not lead."""
+        """Start, watermark, and batches from `offset` on; nothing from a replica that does not lead."""
         ...
 
 
@@ -47,7 +47,7 @@ class Partition(Protocol):
     def tally(self) -> EventCounts: ...
 
     @property
-    def places(self) -> "Sequence[Place]":
+    def servers(self) -> "Sequence[Server]":
         """The replicas or nodes, in the order of their node ids."""
         ...
 
@@ -83,7 +83,7 @@ class Producer:
         self._sequence = 0
         self._write: Write | None = None
         self._batch = b""
-        self._hint: Place | None = None
+        self._hint: Server | None = None
         self.stopped = False
 
     @property
@@ -113,7 +113,7 @@ class Producer:
         if self._write is not write:
             return
         write.attempts += 1
-        machine = self._hint or self._random.choice(self._world.places)
+        machine = self._hint or self._random.choice(self._world.servers)
         self._hint = None
         attempt = write.attempts
 
@@ -124,7 +124,7 @@ class Producer:
         self._world.scheduler.deliver(delay, machine.process, machine.produce, self._batch, answer)
         self._world.scheduler.after(REQUEST_TIMEOUT_S, None, self._send_again, write, attempt)
 
-    def _answered(self, write: Write, attempt: int, machine: Place, status: str, offset: int) -> None:
+    def _answered(self, write: Write, attempt: int, machine: Server, status: str, offset: int) -> None:
         if status == "ok":
             # Also when it was asked again meanwhile: what is acknowledged is acknowledged.
             self._hint = machine
@@ -132,7 +132,7 @@ class Producer:
             if self._write is write:
                 self._write = None
         else:
-            self._hint = self._world.places[offset - 1] if status == "refused" and offset > 0 else None
+            self._hint = self._world.servers[offset - 1] if status == "refused" and offset > 0 else None
             self._world.scheduler.after(0.02, None, self._send_again, write, attempt)
 
     def _send_again(self, write: Write, attempt: int) -> None:
@@ -150,7 +150,7 @@ class PlainProducer:
         self._number = number
         self._random = random
         self._count = 0
-        self._hint: Place | None = None
+        self._hint: Server | None = None
         self.stopped = False
 
     def wake(self) -> None:
@@ -159,7 +159,7 @@ class PlainProducer:
         self._count += 1
         write = Write(f"q{self._number}-{self._count}", 1, self._world.scheduler.time, idempotent=False)
         self._world.history.begin(write)
-        machine = self._hint or self._random.choice(self._world.places)
+        machine = self._hint or self._random.choice(self._world.servers)
         self._hint = None
         batch = make_batch(write, self._random, producer=(-1, -1, -1), keyed=self._world.keyed)
 
@@ -168,15 +168,15 @@ class PlainProducer:
 
         self._world.scheduler.deliver(0.005, machine.process, self._produce, machine, batch, answer)
 
-    def _produce(self, machine: Place, batch: bytes, answer: Answer) -> None:
+    def _produce(self, machine: Server, batch: bytes, answer: Answer) -> None:
         if machine.produce(batch, answer):
             self._hint = machine
 
-    def _answered(self, write: Write, machine: Place, status: str, offset: int) -> None:
+    def _answered(self, write: Write, machine: Server, status: str, offset: int) -> None:
         if status == "ok":
             self._world.history.ack(write, offset, self._world.scheduler.time)
         elif status == "refused" and offset > 0:
-            self._hint = self._world.places[offset - 1]
+            self._hint = self._world.servers[offset - 1]
 
 
 def make_batch(write: Write, random: Random, *, producer: tuple[int, int, int], keyed: bool) -> bytes:
@@ -207,34 +207,34 @@ class Reader:
         self._name = f"r{number}"
         self._random = random
         self._offset = 0
-        self._place: Place | None = None
+        self._server: Server | None = None
         self._waits = False
 
     def wake(self) -> None:
         if self._waits:
-            self._place = None
-        place = self._place or self._random.choice(self._world.places)
+            self._server = None
+        server = self._server or self._random.choice(self._world.servers)
         acked_end = self._world.history.acked_end
         offset = self._offset
         self._waits = True
 
         def answer(start_offset: int, watermark: int, data: bytes) -> None:
-            self._place, self._waits = place, False
-            if self._is_rotten(place, data):
+            self._server, self._waits = server, False
+            if self._is_rotten(server, data):
                 self._world.tally.add("rotten batches that a reader met")
             else:
                 self._answered(offset, acked_end, start_offset, watermark, data)
 
         delay = self._random.random() * 0.01
-        self._world.scheduler.deliver(delay, place.process, place.read, offset, answer)
+        self._world.scheduler.deliver(delay, server.process, server.read, offset, answer)
 
-    def _is_rotten(self, place: Place, data: bytes) -> bool:
+    def _is_rotten(self, server: Server, data: bytes) -> bool:
         """It refuses what has a wrong checksum. Of rot in what a checksum does not cover (a batch's offset and term)
         clients get wrong records until a scrub finds it, and no check is broken by that."""
         if not is_whole(data):
             return True
         witness = self._world.witness
-        return place.me is not None and place.me == witness.rotten and bool(_first_wrong(witness, data))
+        return server.me is not None and server.me == witness.rotten and bool(_first_wrong(witness, data))
 
     def _answered(self, offset: int, acked_end: int, start_offset: int, watermark: int, data: bytes) -> None:
         history = self._world.history

@@ -96,7 +96,7 @@ class GroupWorld:
         return False
 
     @property
-    def places(self) -> list[Machine]:
+    def servers(self) -> list[Machine]:
         return self.machines
 
     def random_for(self, name: str) -> Random:

@@ -86,14 +86,14 @@ class History:
     # --- at the end
 
     def check(self, truth: Iterable[Entry]) -> None:
-        places = _places(truth)
+        offsets = _offsets_by_value(truth)
         for write in self.writes:
-            self._check_write(write, places)
+            self._check_write(write, offsets)
         self._check_order()
 
-    def _check_write(self, write: Write, places: dict[bytes, list[int]]) -> None:
+    def _check_write(self, write: Write, offsets: dict[bytes, list[int]]) -> None:
         for number in range(write.count):
-            found = places.get(write.record_value(number), [])
+            found = offsets.get(write.record_value(number), [])
             if write.acked_at is not None and found != [write.offset + number]:
                 raise Violation(
                     "what is acknowledged is there once",
@@ -117,14 +117,14 @@ class History:
                 earliest_ack, of = write.acked_at, write.value
 
 
-def _places(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
+def _offsets_by_value(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
     """The offsets of each value."""
-    places: dict[bytes, list[int]] = {}
+    offsets: dict[bytes, list[int]] = {}
     for entry in truth:
         if not entry.control:
             for record in read_records(entry.data):
-                places.setdefault(mark_of(record), []).append(record.offset)
-    return places
+                offsets.setdefault(mark_of(record), []).append(record.offset)
+    return offsets
 
 
 def mark_of(record: Record) -> bytes:

@@ -277,7 +277,7 @@ class WatchedReplica:
         return self.host.loop.time()
 
 
-class Door:
+class PartitionServer:
     """One partition at one host, as clients reach it: what the handlers of the Kafka port do, without the port."""
 
     def __init__(self, host: Host, topic: str, index: int) -> None:

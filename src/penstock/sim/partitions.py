@@ -9,7 +9,7 @@ from penstock.sim.checks import Watched, Witness
 from penstock.sim.clients import KeyedReader, PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import History
-from penstock.sim.host import Door
+from penstock.sim.host import PartitionServer
 from penstock.types import GroupId, Replica
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SimPartition:
         self.tally = world.tally
         self.history = History()
         self.keyed = world.policy.compact
-        self.places = [Door(host, TOPIC, index) for host in world.hosts]
+        self.servers = [PartitionServer(host, TOPIC, index) for host in world.hosts]
         self.producers: list[Producer | PlainProducer] = [
             (Producer if number < 2 else PlainProducer)(
                 self, 10 * (index + 1) + number, world.random_for(f"producer {index}.{number}")

@@ -268,14 +268,14 @@ def render_moves(state: ClusterState, seen: NodeView) -> Iterator[MoveStatus]:
 
 
 def voters_behind(
-    voters: Sequence[int], leader: int | None, progress: Sequence[ReplicaStatus], patience_ms: int
+    voters: Sequence[int], leader: int | None, progress: Sequence[ReplicaStatus], max_silence_ms: int
 ) -> tuple[int, ...]:
     """Voters of the metadata group whose vote cannot be counted on. Without an answer of the leader these are all
     others; without a leader another message says so."""
     if leader is None:
         return ()
     keeping_up = {
-        one.node_id for one in progress if one.silent_ms <= patience_ms and one.lag <= MAX_VOTER_LAG
+        one.node_id for one in progress if one.silent_ms <= max_silence_ms and one.lag <= MAX_VOTER_LAG
     }
     return tuple(voter for voter in voters if voter != leader and voter not in keeping_up)
 

@@ -262,14 +262,14 @@ class StatusCollector:
         leader = controller if controller >= 0 else None
         voters = tuple(sorted(voter.node for voter in config.voters)) if config else ()
         progress = seen.progress.get(METADATA_GROUP, ())
-        patience_ms = self._node.config.replication.election_timeout_ms
+        max_silence_ms = self._node.config.replication.election_timeout_ms
         return QuorumStatus(
             leader=leader,
             term=max(Term(known.term), partition.term),
             voters=voters,
             learners=tuple(sorted(learner.node for learner in config.learners)) if config else (),
             end_offset=self._node.metadata.applied,
-            behind=voters_behind(voters, leader, progress, patience_ms),
+            behind=voters_behind(voters, leader, progress, max_silence_ms),
             progress=progress,
         )
 
