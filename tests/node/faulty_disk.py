@@ -10,7 +10,7 @@ from penstock.log import File, OsDisk
 
 class FaultyDisk(OsDisk):
     """`full`: no write finds space, whole files neither. `broken_flush`: flushing a file whose path contains it fails.
-    `surprise`: syncing the whole disk fails in a way that nobody foresaw."""
+    `surprise`: syncing the whole disk fails with an unexpected exception."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -49,9 +49,7 @@ class FaultyFile:
         self._file.append(data)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        if (
-            position + len(data) > self._file.size
-        ):  # what is there already can be overwritten on a full disk too
+        if position + len(data) > self._file.size:  # existing bytes can be overwritten on a full disk too
             self._check_space()
         self._file.write_at(position, data)
 

@@ -24,7 +24,7 @@ class BrokerProcess:
         self.output: list[str] = []
 
     def start(self) -> None:
-        """Returns when the broker says that it is ready."""
+        """Returns when the broker has printed that it is ready."""
         command = [sys.executable, "-m", "penstock.cli", "serve", "--http", "none"]
         self._process = subprocess.Popen(
             [*command, "--data-dir", str(self._data_dir), "--kafka", self.bootstrap_servers],
@@ -46,7 +46,7 @@ class BrokerProcess:
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_max, self._files_max))
 
     def memory_bytes(self) -> int:
-        """What the process holds in memory now."""
+        """The memory of the process now."""
         assert self._process is not None
         return int(psutil.Process(self._process.pid).memory_info().rss)
 

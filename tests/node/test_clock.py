@@ -14,7 +14,7 @@ class SettableClock:
 
 
 def test_setting_the_machines_clock_does_not_move_steady_time() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         clock = SettableClock(1_000_000)
         steady = SteadyClock(clock)
         clock.now = 5
@@ -23,7 +23,7 @@ def test_setting_the_machines_clock_does_not_move_steady_time() -> None:
         clock.now = 10**12
         assert before <= steady.now_ms() < 10**9
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 class FixedLoop(asyncio.SelectorEventLoop):
@@ -34,7 +34,7 @@ class FixedLoop(asyncio.SelectorEventLoop):
 
 
 def test_steady_time_is_never_ahead_of_the_wall_time_that_it_started_from() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         loop.fixed = 7.0009  # 0.9 ms into a millisecond of the loop, while the wall clock shows a whole one
         steady = SteadyClock(SettableClock(1_000_000))
         loop.fixed = 9.0005
@@ -43,6 +43,6 @@ def test_steady_time_is_never_ahead_of_the_wall_time_that_it_started_from() -> N
 
     loop = FixedLoop()
     try:
-        loop.run_until_complete(scene())
+        loop.run_until_complete(scenario())
     finally:
         loop.close()

@@ -1,4 +1,4 @@
-"""One producer at a time: who has a partition, until when, and who may take it over."""
+"""One producer at a time: which producer owns a partition, until when, and how ownership passes on."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -49,7 +49,7 @@ def refused(holders: ExclusiveProducers, writer: Writer) -> str:
     return caught.value.message
 
 
-def test_the_second_producer_is_told_who_has_the_partition_and_what_to_do() -> None:
+def test_the_second_producer_is_refused_with_the_name_of_the_owner_and_what_to_do() -> None:
     holders = ExclusiveProducers()
     write(holders, Writer(Line("10.0.0.1:5000"), "billing", -1))
     told = refused(holders, Writer(Line("10.0.0.2:6000"), "intruder", -1))
@@ -58,14 +58,14 @@ def test_the_second_producer_is_told_who_has_the_partition_and_what_to_do() -> N
     assert "write again when that client has closed its connection" in told
 
 
-def test_the_first_goes_on_and_may_have_other_partitions_as_well() -> None:
+def test_the_owner_continues_and_may_own_other_partitions_as_well() -> None:
     holders, first = ExclusiveProducers(), Writer(Line("a"), "first", -1)
     for group in (HERE, HERE, ELSEWHERE):
         write(holders, first, group)
     assert len(holders) == 2
 
 
-def test_all_that_a_connection_had_is_free_when_it_ends() -> None:
+def test_the_end_of_a_connection_frees_all_its_partitions() -> None:
     holders, line = ExclusiveProducers(), Line("a")
     write(holders, Writer(line, "first", -1))
     write(holders, Writer(line, "first", -1), ELSEWHERE)
@@ -74,7 +74,7 @@ def test_all_that_a_connection_had_is_free_when_it_ends() -> None:
     write(holders, Writer(Line("b"), "second", -1))
 
 
-def test_an_idempotent_producer_that_comes_back_takes_over_from_its_lost_connection() -> None:
+def test_an_idempotent_producer_that_reconnects_takes_over_from_its_lost_connection() -> None:
     holders, lost, new = ExclusiveProducers(), Line("a"), Line("b")
     write(holders, Writer(lost, "first", 17))
     write(holders, Writer(new, "first", 17), now_ms=NOON_MS + 60_000)
@@ -84,13 +84,13 @@ def test_an_idempotent_producer_that_comes_back_takes_over_from_its_lost_connect
     write(holders, Writer(Line("c"), "second", 18))
 
 
-def test_producers_without_an_id_are_not_the_same_for_that() -> None:
+def test_producers_without_an_id_are_different_producers() -> None:
     holders = ExclusiveProducers()
     write(holders, Writer(Line("a"), "same name", -1))
     refused(holders, Writer(Line("b"), "same name", -1))
 
 
-def test_under_another_leader_s_term_the_first_to_write_has_it() -> None:
+def test_in_a_new_term_the_first_writer_owns_the_partition() -> None:
     holders, old = ExclusiveProducers(), Line("a")
     write(holders, Writer(old, "first", -1))
     write(holders, Writer(Line("b"), "second", -1), term=Term(TERM + 1))
@@ -99,7 +99,7 @@ def test_under_another_leader_s_term_the_first_to_write_has_it() -> None:
         holders.check(NAME, HERE, Term(TERM + 1), Writer(Line("c"), "third", -1))
 
 
-def test_going_back_and_forth_between_connections_leaves_nothing_behind() -> None:
+def test_switching_between_connections_leaves_nothing_behind() -> None:
     holders, lines = ExclusiveProducers(), [Line("a"), Line("b")]
     for number in range(100):
         write(holders, Writer(lines[number % 2], "first", 17))

@@ -16,7 +16,7 @@ def reader(first_buffer: int = FIRST_BUFFER) -> FrameReader:
 
 
 def feed(frames: FrameReader, stream: bytes, portions: list[int]) -> list[bytes]:
-    """The stream as a socket might hand it over: in portions, none larger than the place for it."""
+    """The stream as a socket might deliver it: in portions, none larger than the buffer."""
     found: list[bytes] = []
     position, turn = 0, 0
     while position < len(stream):
@@ -38,7 +38,7 @@ def stream_of(frames: list[bytes]) -> bytes:
     portions=st.lists(st.sampled_from([1000, 4096, 65_536, 262_144, 10**9]), min_size=1, max_size=4),
     first_buffer=st.sampled_from([FIRST_BUFFER, between_nodes.FIRST_BUFFER]),
 )
-def test_frames_come_out_as_they_went_in(sizes: list[int], portions: list[int], first_buffer: int) -> None:
+def test_frames_are_read_unchanged(sizes: list[int], portions: list[int], first_buffer: int) -> None:
     frames = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
     assert feed(reader(first_buffer), stream_of(frames), portions) == frames
 
@@ -53,7 +53,7 @@ def test_single_bytes_are_enough() -> None:
     assert feed(reader(), stream_of(frames), [1]) == frames
 
 
-def test_what_came_before_there_was_a_reader_is_taken_too() -> None:
+def test_bytes_received_before_the_reader_existed_are_read_too() -> None:
     frames = [b"a" * 10, b"b" * 400_000]
     stream = stream_of(frames)
     frame_reader = reader()
@@ -62,7 +62,7 @@ def test_what_came_before_there_was_a_reader_is_taken_too() -> None:
 
 
 @pytest.mark.parametrize("length", [0, LIMIT + 1, 2**31, 2**32 - 1])
-def test_an_impossible_length_is_a_violation_that_says_what_was_expected(length: int) -> None:
+def test_an_invalid_length_is_a_violation_that_names_the_expected_range(length: int) -> None:
     with pytest.raises(ProtocolViolation, match=f"frame length {length}: expected 1 to {LIMIT} bytes"):
         feed(reader(), length.to_bytes(4, "big"), [4])
 

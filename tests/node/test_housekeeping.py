@@ -1,4 +1,4 @@
-"""What a node does for itself: when expired records go, and how much is read again at a time."""
+"""Housekeeping of a node: when expired records are deleted, and how much a scrub reads at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from penstock.types import Offset
 NOW_MS = 1_700_000_000_000
 LONG_AGO_MS = 1000
 DAY_MS = 24 * 3600 * 1000
-Scene = Callable[[Partition, Housekeeping, "SetClock"], Awaitable[None]]
+Scenario = Callable[[Partition, Housekeeping, "SetClock"], Awaitable[None]]
 
 
 class SetClock:
@@ -29,8 +29,8 @@ class SetClock:
         return self.now_ms
 
 
-def play(scene: Scene, **configs: str) -> None:
-    """Runs a scene on a node with one topic of one partition, which holds a record of long ago."""
+def play(scenario: Scenario, **configs: str) -> None:
+    """Runs a scenario on a node with one topic of one partition, which has an old record."""
 
     async def run() -> None:
         clock = SetClock()
@@ -45,7 +45,7 @@ def play(scene: Scene, **configs: str) -> None:
         partition.append(batch, check_batch(batch))
         await node.storage.flusher.drain()
         workers = Workers()
-        await scene(partition, Housekeeping(node.partitions, workers, clock, node.metrics), clock)
+        await scenario(partition, Housekeeping(node.partitions, workers, clock, node.metrics), clock)
         workers.stop()
         await node.stop()
 
@@ -54,7 +54,7 @@ def play(scene: Scene, **configs: str) -> None:
 
 @pytest.mark.parametrize(("retention_ms", "grace_ms"), [(7 * DAY_MS, RETENTION_GRACE_MS), (1000, 1000)])
 def test_expired_records_can_be_read_until_their_grace_is_over(retention_ms: int, grace_ms: int) -> None:
-    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+    async def scenario(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
         for _ in range(2):
             await housekeeping.tidy()
             assert partition.read(Offset(0), 10_000, end=partition.high_watermark, at_least_one=True)
@@ -62,28 +62,28 @@ def test_expired_records_can_be_read_until_their_grace_is_over(retention_ms: int
         await housekeeping.tidy()
         assert partition.start_offset == partition.high_watermark == 1
 
-    play(scene, **{"retention.ms": str(retention_ms)})
+    play(scenario, **{"retention.ms": str(retention_ms)})
 
 
-def test_what_is_over_retention_bytes_goes_at_once() -> None:
-    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+def test_records_above_retention_bytes_are_deleted_at_once() -> None:
+    async def scenario(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
         await housekeeping.tidy()
         assert partition.start_offset == 1
 
-    play(scene, **{"retention.ms": str(7 * DAY_MS), "retention.bytes": "100"})
+    play(scenario, **{"retention.ms": str(7 * DAY_MS), "retention.bytes": "100"})
 
 
-def test_a_topic_without_retention_keeps_records_of_long_ago() -> None:
-    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+def test_a_topic_without_retention_keeps_old_records() -> None:
+    async def scenario(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
         for _ in range(3):
             await housekeeping.tidy()
             clock.now_ms += 30 * DAY_MS
         assert partition.start_offset == 0
 
-    play(scene, **{"retention.ms": "-1"})
+    play(scenario, **{"retention.ms": "-1"})
 
 
-# --- reading again
+# --- scrubbing
 
 
 def scrub_once(partitions: int, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[int]:
@@ -116,7 +116,7 @@ def scrub_once(partitions: int, monkeypatch: pytest.MonkeyPatch, **limits: int) 
 
 
 def fill(partition: Partition) -> None:
-    """Two segments that are sealed, and one more."""
+    """Two sealed segments, and an active one."""
     for _ in range(5):
         batch = memoryview(bytearray(build_batch([Record(0, NOW_MS, b"k", bytes(1000), ())])))
         partition.append(batch, check_batch(batch))
@@ -134,7 +134,7 @@ def count(keeping: Housekeeping, read: dict[Partition, int]) -> None:
     keeping._scrub = counted  # type: ignore[method-assign]
 
 
-def test_one_turn_reads_all_small_partitions_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_scrubs_all_small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     found = scrub_once(60, monkeypatch)
     assert len(found) == 60
     assert min(found) > 2000
@@ -146,5 +146,5 @@ def test_a_turn_ends_when_enough_bytes_are_read(monkeypatch: pytest.MonkeyPatch)
     assert sum(found) >= 5000
 
 
-def test_a_turn_ends_after_some_partitions_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_ends_after_a_number_of_partitions_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(scrub_once(20, monkeypatch, SCRUBS_PER_TURN=7)) == 7

@@ -1,4 +1,4 @@
-"""Ten thousand connections that say nothing cost next to nothing, and one that speaks is served."""
+"""Ten thousand idle connections cost little memory, and active ones are served."""
 
 import resource
 import socket
@@ -27,7 +27,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def count() -> Iterator[int]:
-    """As many as the system lets one process open, and put back what was changed for it."""
+    """As many connections as the system lets one process open; restores the limit afterwards."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     hard = before[1] if before[1] != resource.RLIM_INFINITY else 1 << 20
@@ -49,7 +49,7 @@ def test_idle_connections_cost_less_than_20_kb_each(process: BrokerProcess, coun
         connection.close()
 
 
-def test_connections_cannot_take_the_files_that_flushing_needs(tmp_path: Path) -> None:
+def test_connections_cannot_use_up_the_file_descriptors_that_flushing_needs(tmp_path: Path) -> None:
     running = BrokerProcess(tmp_path / "data", files_max=200)
     running.start()
     try:

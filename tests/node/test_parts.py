@@ -1,4 +1,4 @@
-"""Parts of a node start in order, stop in reverse, and hear of the same events."""
+"""Parts of a node start in order, stop in reverse, and get the same events."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,19 +32,19 @@ class Noted(Part):
             raise self.stop_problem
 
 
-def play(scene: Callable[[Parts, list[Noted], list[str]], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Parts, list[Noted], list[str]], Awaitable[None]]) -> None:
     async def run() -> None:
         notes: list[str] = []
         listed = [Noted(name, notes) for name in "abc"]
         parts = Parts()
         parts.set(listed)
-        await scene(parts, listed, notes)
+        await scenario(parts, listed, notes)
 
     asyncio.run(run())
 
 
 def test_stop_is_start_reversed_and_events_come_in_order() -> None:
-    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+    async def scenario(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
         await parts.start()
         parts.metadata_changed(TopicChanges(("t",)))
         await parts.stop()
@@ -54,21 +54,21 @@ def test_stop_is_start_reversed_and_events_come_in_order() -> None:
             *("stop c", "stop b", "stop a"),
         ]
 
-    play(scene)
+    play(scenario)
 
 
-def test_a_part_that_fails_to_stop_keeps_none_from_stopping_and_the_first_problem_is_told() -> None:
-    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+def test_all_parts_are_stopped_even_if_one_fails_and_the_first_error_is_raised() -> None:
+    async def scenario(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
         listed[2].stop_problem, listed[0].stop_problem = ValueError("first"), ValueError("second")
         with pytest.raises(ValueError, match="first"):
             await parts.stop()
         assert notes == ["stop c", "stop b", "stop a"]
 
-    play(scene)
+    play(scenario)
 
 
-def test_parts_behind_one_that_waits_for_other_nodes_start_in_the_background() -> None:
-    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+def test_parts_after_one_that_waits_for_other_nodes_start_in_the_background() -> None:
+    async def scenario(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
         listed[1].waits_for_others, listed[1].may_start = True, asyncio.Event()
         await parts.start()
         assert notes == ["start a"]
@@ -78,11 +78,11 @@ def test_parts_behind_one_that_waits_for_other_nodes_start_in_the_background() -
         assert notes == ["start a", "start b", "start c"]
         await parts.stop()
 
-    play(scene)
+    play(scenario)
 
 
-def test_a_start_in_the_background_that_fails_is_told_and_one_that_waits_ends_with_stop() -> None:
-    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+def test_a_failed_background_start_is_reported_and_a_waiting_one_ends_with_stop() -> None:
+    async def scenario(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
         listed[1].waits_for_others, listed[1].problem = True, ValueError("not admitted")
         await parts.start()
         with pytest.raises(ValueError, match="not admitted"):
@@ -97,5 +97,5 @@ def test_a_start_in_the_background_that_fails_is_told_and_one_that_waits_ends_wi
         await parts.stop()
         assert notes == ["start a", "stop c", "stop b", "stop a"]
 
-    play(scene)
+    play(scenario)
     play(waiting)

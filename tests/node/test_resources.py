@@ -1,4 +1,4 @@
-"""Lookups on behalf of a caller: what a refused caller is told, and what it is not."""
+"""Lookups on behalf of a caller: what a refused caller learns, and what it does not."""
 
 from typing import cast
 from uuid import UUID
@@ -17,7 +17,7 @@ NO_PARTITIONS = cast(PartitionTable, None)
 
 
 class Denying(Resources):
-    """Allows only the operations it is given, and notes what it was asked."""
+    """Allows only the given operations, and records all checks."""
 
     def __init__(self, state: ClusterState, *allowed: tuple[Operation, str]) -> None:
         super().__init__(state, NO_PARTITIONS)
@@ -40,7 +40,7 @@ def code_of(refused: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
     return refused.value.code
 
 
-def test_everyone_finds_everything_today() -> None:
+def test_by_default_every_caller_may_do_everything() -> None:
     resources = Resources(two_topics(), NO_PARTITIONS)
     assert resources.topic(ANONYMOUS, "orders", Operation.READ).topic_id == KNOWN
     assert resources.named_topic(ANONYMOUS, "orders", NO_ID, Operation.READ).topic_id == KNOWN
@@ -75,14 +75,14 @@ def test_a_refused_caller_does_not_learn_whether_a_topic_exists(name: str) -> No
     assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_refusal_by_id_does_not_tell_the_name() -> None:
+def test_a_refusal_by_id_does_not_reveal_the_name() -> None:
     with pytest.raises(KafkaError) as refused:
         Denying(two_topics()).topic_by_id(ANONYMOUS, KNOWN, Operation.READ)
     assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert "orders" not in refused.value.message
 
 
-def test_listings_leave_out_what_the_caller_may_not_see() -> None:
+def test_listings_omit_what_the_caller_may_not_see() -> None:
     resources = Denying(two_topics(), (Operation.DESCRIBE, "payments"), (Operation.DESCRIBE, "g"))
     assert [topic.name for topic in resources.topics(ANONYMOUS)] == ["payments"]
     assert resources.visible(ANONYMOUS, ResourceType.GROUP, ["g", "h"]) == {"g"}

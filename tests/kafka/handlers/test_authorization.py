@@ -44,7 +44,7 @@ LOWEST_PRODUCE = 3
 Asked = set[tuple[Operation, ResourceType]]
 
 
-class Scene(NamedTuple):
+class ExistingResources(NamedTuple):
     """A topic with a record, a group with a committed offset, and a share group with a member and a session."""
 
     client: RawClient
@@ -61,21 +61,21 @@ def client(broker: Broker) -> Iterator[RawClient]:
 
 
 @pytest.fixture
-def scene(client: RawClient, unique: Callable[[str], str]) -> Scene:
-    scene = Scene(client, unique("topic"), UUID(int=0), unique("group"), str(uuid4()))
-    create(client, scene.topic, replicas=1)
+def existing(client: RawClient, unique: Callable[[str], str]) -> ExistingResources:
+    existing = ExistingResources(client, unique("topic"), UUID(int=0), unique("group"), str(uuid4()))
+    create(client, existing.topic, replicas=1)
     described = client.call(
-        ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=scene.topic)])
+        ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=existing.topic)])
     )
     assert isinstance(described, MetadataResponse)
-    scene = scene._replace(topic_id=described.topics[0].topic_id)
-    write(client, scene.topic, SECRET.encode())
-    client.call(ApiKey.FIND_COORDINATOR, 4, filled(ApiKey.FIND_COORDINATOR, scene))
-    commit = cast(offset_commit.OffsetCommitRequest, filled(ApiKey.OFFSET_COMMIT, scene))
+    existing = existing._replace(topic_id=described.topics[0].topic_id)
+    write(client, existing.topic, SECRET.encode())
+    client.call(ApiKey.FIND_COORDINATOR, 4, filled(ApiKey.FIND_COORDINATOR, existing))
+    commit = cast(offset_commit.OffsetCommitRequest, filled(ApiKey.OFFSET_COMMIT, existing))
     commit.topics[0].partitions[0].committed_metadata = SECRET
     commit.member_id, commit.generation_id_or_member_epoch = "", -1
     client.call(ApiKey.OFFSET_COMMIT, 10, commit)
-    return scene
+    return existing
 
 
 # --- requests that name everything they can
@@ -101,45 +101,45 @@ NUMBERS = {
 }
 
 
-def filled(key: ApiKey, scene: Scene) -> Message:
-    """A request that names the scene's topic and group wherever its fields can."""
-    request = _filled(request_class(key), scene)
+def filled(key: ApiKey, existing: ExistingResources) -> Message:
+    """A request that names the existing's topic and group wherever its fields can."""
+    request = _filled(request_class(key), existing)
     if (adapt := ADAPTATIONS.get(key)) is not None:
-        adapt(request, scene)
+        adapt(request, existing)
     return request
 
 
-def _filled(cls: type[Message], scene: Scene) -> Message:
+def _filled(cls: type[Message], existing: ExistingResources) -> Message:
     values: dict[str, Any] = {}
     for field in cls.SCHEMA:
         if field.kind == STRUCT:
             continue  # options that no API here needs
         one = _value(
-            field.name, field.struct if isinstance(field.of, type) else field.of or field.kind, scene
+            field.name, field.struct if isinstance(field.of, type) else field.of or field.kind, existing
         )
         if one is not None:
             values[field.name] = [one] if field.kind == ARRAY else one
     return cls(**values)
 
 
-def _value(name: str, kind: str | type[Message], scene: Scene) -> object:
+def _value(name: str, kind: str | type[Message], existing: ExistingResources) -> object:
     if isinstance(kind, type):
-        return _filled(kind, scene)
+        return _filled(kind, existing)
     if kind == UUID16:
-        return scene.topic_id
+        return existing.topic_id
     if kind == RECORDS:
         return build_batch([Record(0, 1, b"k", b"v", ())])
     if kind == STRING:
-        texts = {"member_id": scene.member, "path": "memory", "protocol_type": "consumer"}
-        texts |= dict.fromkeys(GROUP_FIELDS, scene.group) | dict.fromkeys(TOPIC_FIELDS, scene.topic)
+        texts = {"member_id": existing.member, "path": "memory", "protocol_type": "consumer"}
+        texts |= dict.fromkeys(GROUP_FIELDS, existing.group) | dict.fromkeys(TOPIC_FIELDS, existing.topic)
         return texts.get(name)
     if kind == INT32 and name in ("partitions", "partition_indexes"):
         return 0
     return NUMBERS.get(name)
 
 
-def _all_configs(request: Any, scene: Scene) -> None:
-    resources = ((TOPIC_CONFIG, scene.topic), (GROUP_CONFIG, scene.group), (BROKER_CONFIG, ""))
+def _all_configs(request: Any, existing: ExistingResources) -> None:
+    resources = ((TOPIC_CONFIG, existing.topic), (GROUP_CONFIG, existing.group), (BROKER_CONFIG, ""))
     row = request.resources[0]
     request.resources = [
         msgspec.structs.replace(row, resource_type=kind, resource_name=name) for kind, name in resources
@@ -151,61 +151,61 @@ def _all_configs(request: Any, scene: Scene) -> None:
             resource.configs = []
 
 
-def _no_assignments(request: Any, scene: Scene) -> None:
+def _no_assignments(request: Any, existing: ExistingResources) -> None:
     request.topics[0].assignments = [] if hasattr(request.topics[0], "configs") else None
     if hasattr(request.topics[0], "configs"):
         request.topics[0].configs = []
         request.topics[0].name += "-new"
 
 
-def _open_session(request: Any, scene: Scene) -> None:
+def _open_session(request: Any, existing: ExistingResources) -> None:
     request.topics[0].partitions[0].acknowledgement_batches = []
     request.forgotten_topics_data = []
 
 
-def _acknowledge(request: Any, scene: Scene) -> None:
+def _acknowledge(request: Any, existing: ExistingResources) -> None:
     """A session must exist before an acknowledgement in it."""
-    scene.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, scene))
+    existing.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, existing))
     request.share_session_epoch = 1
     request.topics[0].partitions[0].acknowledgement_batches[0].acknowledge_types = [1]
 
 
-def _join_share_group(request: Any, scene: Scene) -> None:
-    joining = cast(beating.ShareGroupHeartbeatRequest, filled(ApiKey.SHARE_GROUP_HEARTBEAT, scene))
-    scene.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, joining)
+def _join_share_group(request: Any, existing: ExistingResources) -> None:
+    joining = cast(beating.ShareGroupHeartbeatRequest, filled(ApiKey.SHARE_GROUP_HEARTBEAT, existing))
+    existing.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, joining)
 
 
-def _join_and_leave_share_group(request: Any, scene: Scene) -> None:
+def _join_and_leave_share_group(request: Any, existing: ExistingResources) -> None:
     """Only the offsets of an empty group may be altered."""
-    _join_share_group(request, scene)
+    _join_share_group(request, existing)
     leaving = beating.ShareGroupHeartbeatRequest(
-        group_id=_own_group(scene), member_id=scene.member, member_epoch=-1
+        group_id=_own_group(existing), member_id=existing.member, member_epoch=-1
     )
-    scene.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, leaving)
-    request.group_id = _own_group(scene)
+    existing.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, leaving)
+    request.group_id = _own_group(existing)
 
 
-def _own_group(scene: Scene) -> str:
-    return f"{scene.group}-shared"
+def _own_group(existing: ExistingResources) -> str:
+    return f"{existing.group}-shared"
 
 
-def _as_share_group(request: Any, scene: Scene) -> None:
-    request.group_id = _own_group(scene)
+def _as_share_group(request: Any, existing: ExistingResources) -> None:
+    request.group_id = _own_group(existing)
 
 
-def _describe_share_group(request: Any, scene: Scene) -> None:
-    _join_share_group(request, scene)
+def _describe_share_group(request: Any, existing: ExistingResources) -> None:
+    _join_share_group(request, existing)
     if hasattr(request, "group_ids"):
-        request.group_ids = [_own_group(scene)]
+        request.group_ids = [_own_group(existing)]
     else:
-        request.groups[0].group_id = _own_group(scene)
+        request.groups[0].group_id = _own_group(existing)
 
 
-def _cancel_move(request: Any, scene: Scene) -> None:
+def _cancel_move(request: Any, existing: ExistingResources) -> None:
     request.topics[0].partitions[0].replicas = None
 
 
-ADAPTATIONS: dict[ApiKey, Callable[[Any, Scene], None]] = {
+ADAPTATIONS: dict[ApiKey, Callable[[Any, ExistingResources], None]] = {
     ApiKey.DESCRIBE_CONFIGS: _all_configs,
     ApiKey.ALTER_CONFIGS: _all_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _all_configs,
@@ -281,15 +281,20 @@ EVERY_API = [
 
 @pytest.mark.parametrize(("key", "version"), EVERY_API)
 def test_a_caller_without_permissions_learns_and_changes_nothing(
-    scene: Scene, key: ApiKey, version: int
+    existing: ExistingResources, key: ApiKey, version: int
 ) -> None:
-    request = filled(key, scene)
+    request = filled(key, existing)
     sent = join(encode_request(key, version, 1, "raw", request))
     with deciding(allow=False) as asked_in_vain:
-        scene.client.send(sent)
-        received = scene.client.read_frame()
+        existing.client.send(sent)
+        received = existing.client.read_frame()
     codes = error_codes(decode_response(key, version, memoryview(received))[1])
-    for secret in (SECRET.encode(), scene.topic.encode(), scene.topic_id.bytes, scene.group.encode()):
+    for secret in (
+        SECRET.encode(),
+        existing.topic.encode(),
+        existing.topic_id.bytes,
+        existing.group.encode(),
+    ):
         assert secret in sent or secret not in received
     if not stated(served(key)):
         assert asked_in_vain == set()
@@ -300,23 +305,25 @@ def test_a_caller_without_permissions_learns_and_changes_nothing(
         assert codes <= AUTHORIZATION_ERRORS | {ErrorCode.NONE}
 
     with deciding(allow=True) as asked:
-        scene.client.call(key, version, request)
+        existing.client.call(key, version, request)
     if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:  # its responses always list all allowed operations
         assert stated(served(key)) <= asked
     else:
         assert asked | asked_in_vain == stated(served(key))
 
 
-def test_a_refused_caller_reads_no_record_and_a_refused_producer_writes_none(scene: Scene) -> None:
+def test_a_refused_caller_reads_no_record_and_a_refused_producer_writes_none(
+    existing: ExistingResources,
+) -> None:
     with deciding(allow=False):
-        assert write(scene.client, scene.topic).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert write(existing.client, existing.topic).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     with deciding(allow=True):
-        answer = scene.client.call(ApiKey.FETCH, 12, filled(ApiKey.FETCH, scene))
+        answer = existing.client.call(ApiKey.FETCH, 12, filled(ApiKey.FETCH, existing))
     assert isinstance(answer, fetch.FetchResponse)
     assert answer.responses[0].partitions[0].high_watermark == 1
 
 
-def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(scene: Scene) -> None:
+def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(existing: ExistingResources) -> None:
     callers: list[Caller] = []
     ask = Calls.ask
 
@@ -325,10 +332,10 @@ def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(scene: Scene) -
             callers.append(rest["caller"])
         return await ask(self, target, method, request, **rest)
 
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=f"{scene.topic}-used")])
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=f"{existing.topic}-used")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Calls, "ask", noted)
-        answer = scene.client.call(ApiKey.METADATA, 12, request)
+        answer = existing.client.call(ApiKey.METADATA, 12, request)
     assert isinstance(answer, MetadataResponse)
     assert answer.topics[0].error_code == ErrorCode.NONE
     assert callers == [Caller("User:ANONYMOUS", "127.0.0.1", "raw")]
@@ -337,14 +344,14 @@ def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(scene: Scene) -
 # --- listings
 
 
-def test_listings_of_a_refused_caller_are_empty(scene: Scene) -> None:
+def test_listings_of_a_refused_caller_are_empty(existing: ExistingResources) -> None:
     everything: list[tuple[ApiKey, int, Message]] = [
         (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
         (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, paging.DescribeTopicPartitionsRequest()),
         (ApiKey.LIST_GROUPS, 5, ListGroupsRequest()),
     ]
     with deciding(allow=False):
-        answers = [scene.client.call(*asked) for asked in everything]
+        answers = [existing.client.call(*asked) for asked in everything]
     metadata, pages, groups = answers
     assert isinstance(metadata, MetadataResponse)
     assert metadata.topics == []
@@ -354,8 +361,8 @@ def test_listings_of_a_refused_caller_are_empty(scene: Scene) -> None:
     assert groups.groups == []
 
 
-def test_offsets_of_hidden_topics_are_left_out_of_all_offsets_of_a_group(scene: Scene) -> None:
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=scene.group, topics=None)])
+def test_offsets_of_hidden_topics_are_left_out_of_all_offsets_of_a_group(existing: ExistingResources) -> None:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=existing.group, topics=None)])
 
     def groups_only(self: Resources, *asked: Any) -> bool:
         return asked[2] is ResourceType.GROUP
@@ -363,27 +370,27 @@ def test_offsets_of_hidden_topics_are_left_out_of_all_offsets_of_a_group(scene: 
     for version in (8, 10):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Resources, "_allows", groups_only)
-            answer: Any = scene.client.call(ApiKey.OFFSET_FETCH, version, request)
+            answer: Any = existing.client.call(ApiKey.OFFSET_FETCH, version, request)
         assert (answer.groups[0].error_code, answer.groups[0].topics) == (ErrorCode.NONE, [])
-        answer = scene.client.call(ApiKey.OFFSET_FETCH, version, request)
+        answer = existing.client.call(ApiKey.OFFSET_FETCH, version, request)
         assert answer.groups[0].topics[0].partitions[0].metadata == SECRET
 
 
-def test_a_share_session_of_an_allowed_group_reads_no_hidden_topic(scene: Scene) -> None:
+def test_a_share_session_of_an_allowed_group_reads_no_hidden_topic(existing: ExistingResources) -> None:
     def groups_only(self: Resources, *asked: Any) -> bool:
         return asked[2] is ResourceType.GROUP
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Resources, "_allows", groups_only)
-        answer: Any = scene.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, scene))
+        answer: Any = existing.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, existing))
     assert isinstance(answer, share_fetch.ShareFetchResponse)
     row = answer.responses[0].partitions[0]
     assert (row.error_code, row.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
 
 
-def test_the_bit_fields_of_a_refused_caller_are_empty(scene: Scene) -> None:
+def test_the_bit_fields_of_a_refused_caller_are_empty(existing: ExistingResources) -> None:
     request = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
     with deciding(allow=False):
-        answer = scene.client.call(ApiKey.METADATA, 10, request)
+        answer = existing.client.call(ApiKey.METADATA, 10, request)
     assert isinstance(answer, MetadataResponse)
     assert answer.cluster_authorized_operations == 0

@@ -48,11 +48,11 @@ class Listener:
         await self.loop.create_future()
 
 
-def play(scene: Callable[[Listener, Connection], None]) -> None:
+def play(scenario: Callable[[Listener, Connection], None]) -> None:
     async def run() -> None:
         listener: Any = Listener()
         connection = Connection(listener)
-        scene(listener, connection)
+        scenario(listener, connection)
         await asyncio.sleep(0)
         connection.connection_lost(None)
         await asyncio.sleep(0)
@@ -69,7 +69,7 @@ def arrive(connection: Connection, *numbers: int) -> None:
 
 
 def test_produce_requests_start_while_earlier_ones_wait_unless_one_holds_them() -> None:
-    def scene(listener: Listener, connection: Connection) -> None:
+    def scenario(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1, 2)
         assert listener.started == [1, 2]
         let_go = connection.hold()
@@ -78,11 +78,11 @@ def test_produce_requests_start_while_earlier_ones_wait_unless_one_holds_them() 
         let_go()
         assert listener.started == [1, 2, 3, 4]
 
-    play(scene)
+    play(scenario)
 
 
 def test_releasing_twice_releases_one_hold_only() -> None:
-    def scene(listener: Listener, connection: Connection) -> None:
+    def scenario(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1)
         first, second = connection.hold(), connection.hold()
         arrive(connection, 2)
@@ -92,11 +92,11 @@ def test_releasing_twice_releases_one_hold_only() -> None:
         second()
         assert listener.started == [1, 2]
 
-    play(scene)
+    play(scenario)
 
 
 def test_releasing_after_the_connection_has_ended_starts_nothing() -> None:
-    def scene(listener: Listener, connection: Connection) -> None:
+    def scenario(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1)
         let_go = connection.hold()
         arrive(connection, 2)
@@ -104,7 +104,7 @@ def test_releasing_after_the_connection_has_ended_starts_nothing() -> None:
         let_go()
         assert listener.started == [1]
 
-    play(scene)
+    play(scenario)
 
 
 def test_each_end_callback_is_called_once_even_if_another_one_fails() -> None:

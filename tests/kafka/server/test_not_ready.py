@@ -36,7 +36,7 @@ def test_a_node_that_waits_for_its_seeds_answers_api_versions_and_refuses_everyt
             with pytest.raises(ConnectionError):
                 client.call(ApiKey.METADATA, 9, MetadataRequest(topics=None))
 
-    async def scene() -> None:
+    async def scenario() -> None:
         service = Service(config)
         await service.start()
         try:
@@ -44,4 +44,4 @@ def test_a_node_that_waits_for_its_seeds_answers_api_versions_and_refuses_everyt
         finally:
             await service.stop()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""`ask` finds the node that has a role, again when the role moves, and never executes twice what may not be."""
+"""`ask` finds the node that has a role, also after it moves, and never executes a request twice that must not be."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ Outcome = Exception | object
 
 
 class FakeRemote:
-    """Other nodes. They answer with these outcomes, one after the other, and the last one again and again."""
+    """Other nodes. They answer with these outcomes, one after the other, and repeat the last one."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
@@ -84,7 +84,7 @@ class Bench:
         return self.calls.ask(target, methods.CREATE_TOPIC, REQUEST, caller=CALLER, **options)
 
     def ask_once(self, target: Target = CONTROLLER) -> Awaitable[Any]:
-        """With a method that may not be repeated."""
+        """Uses a method that must not be repeated."""
         return self.calls.ask(target, methods.FORWARD, memoryview(b""), caller=CALLER)
 
 
@@ -94,7 +94,7 @@ def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "LONGEST_DELAY_SECONDS", 0.0)
 
 
-async def test_a_request_to_this_node_itself_reaches_its_handler_as_the_same_object() -> None:
+async def test_a_request_to_this_node_reaches_its_handler_as_the_same_object() -> None:
     bench = Bench()
     bench.directory.at = ME
     seen: list[tuple[Caller, CreateTopic]] = []
@@ -117,7 +117,7 @@ async def test_a_handler_may_wait() -> None:
     assert await bench.ask() is None
 
 
-async def test_a_full_disk_here_is_told_as_one_elsewhere_would_be() -> None:
+async def test_a_full_disk_of_this_node_gives_the_same_error_as_one_elsewhere() -> None:
     bench = Bench()
     bench.directory.at = ME
 
@@ -137,7 +137,7 @@ async def test_a_request_follows_its_target_to_the_next_node() -> None:
     assert bench.remote.asked == [OTHER, THIRD]
 
 
-async def test_a_target_that_is_not_known_is_waited_for_until_it_is_announced(
+async def test_an_unknown_target_is_waited_for_until_it_is_announced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 1_000.0)
@@ -186,7 +186,7 @@ async def test_the_last_response_is_returned_when_the_time_is_over(monkeypatch: 
         ("the controller is 3", r"^the controller is 3 \(waited 10 s\)$"),
     ],
 )
-async def test_giving_up_names_the_target_once(
+async def test_the_final_error_names_the_target_once(
     message: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
@@ -208,7 +208,7 @@ async def test_an_unknown_topic_is_final_only_if_the_controller_says_so() -> Non
     assert coordinator.remote.asked == [OTHER, OTHER]
 
 
-async def test_giving_up_keeps_whether_the_request_may_have_been_executed(
+async def test_the_final_error_says_whether_the_request_may_have_been_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
@@ -219,7 +219,7 @@ async def test_giving_up_keeps_whether_the_request_may_have_been_executed(
         assert caught.value.may_be_done is may_be_done
 
 
-async def test_nodes_are_asked_all_at_once_and_one_that_fails_spoils_nothing() -> None:
+async def test_nodes_are_asked_concurrently_and_a_failure_of_one_affects_no_other() -> None:
     bench = Bench(MOVED, "done")
     found = await bench.calls.ask_nodes([OTHER, THIRD], methods.CREATE_TOPIC, REQUEST, caller=BROKER)
     assert found == {OTHER: MOVED, THIRD: "done"}
@@ -254,7 +254,7 @@ def test_a_request_that_may_not_be_repeated_is_never_sent_after_it_may_have_been
 
 
 async def _sent(outcomes: list[Outcome]) -> int:
-    """How often a request was sent that ends, at the latest, with a response."""
+    """How often a request was sent until a response."""
     bench = Bench(*outcomes, "done")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry, "FIRST_DELAY_SECONDS", 0.0)

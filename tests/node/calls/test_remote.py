@@ -1,4 +1,4 @@
-"""Requests between nodes as bytes: callers and messages arrive as they were sent, and limits hold."""
+"""Requests between nodes as bytes: callers and messages arrive unchanged, and limits hold."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -132,7 +132,7 @@ async def test_a_refusal_is_raised_where_the_request_was_made(kind: type[KafkaEr
     ("problem", "code"),
     [(DiskFull("no space"), ErrorCode.KAFKA_STORAGE_ERROR), (ZeroDivisionError("bug"), -1)],
 )
-async def test_trouble_of_the_other_node_is_told_with_its_reason(problem: Exception, code: int) -> None:
+async def test_an_error_of_the_other_node_is_raised_with_its_reason(problem: Exception, code: int) -> None:
     here, there, _ = two_nodes()
 
     async def fail(caller: Caller, request: CreateTopic) -> None:
@@ -144,7 +144,7 @@ async def test_trouble_of_the_other_node_is_told_with_its_reason(problem: Except
     assert caught.value.code == code
 
 
-async def test_a_node_that_is_not_connected_has_surely_done_nothing() -> None:
+async def test_a_request_to_a_disconnected_node_was_not_executed() -> None:
     here, _, line = two_nodes()
     line.other = None
     with pytest.raises(Unanswered, match="cannot be reached") as caught:
@@ -170,7 +170,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_not_executed() -> No
     here, there, _ = two_nodes()
     executed: list[object] = []
     there.serve(methods.CREATE_TOPIC, lambda caller, request: executed.append(request))
-    wrong = methods.CREATE_TOPIC._replace(request=memoryview)  # what a node with a bug would send
+    wrong = methods.CREATE_TOPIC._replace(request=memoryview)  # as a node with a bug would send
     with pytest.raises(NotExecuted, match="create_topic from node 1") as caught:
         await here.ask(AtNode(THERE), wrong, memoryview(b"\xff"), caller=BROKER)  # type: ignore[arg-type]
     assert caught.value.code is ErrorCode.INVALID_REQUEST

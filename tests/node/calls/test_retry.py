@@ -70,7 +70,7 @@ async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.Monkey
     moved: list[bool] = []
     pause = asyncio.ensure_future(Retry(changes).pause(lambda: bool(moved)))
     await asyncio.sleep(0)
-    changes.fire()  # something else has changed
+    changes.fire()  # an unrelated change
     for _ in range(5):
         await asyncio.sleep(0)
     assert not pause.done()
@@ -79,7 +79,7 @@ async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.Monkey
     await pause
 
 
-async def test_a_pause_without_any_news_ends_after_its_delay() -> None:
+async def test_a_pause_without_changes_ends_after_its_delay() -> None:
     await Retry(Changes()).pause(lambda: False)
 
 

@@ -54,7 +54,7 @@ def test_a_role_is_found_at_the_node_that_leads_its_partition() -> None:
     assert cluster.directory.find(AtNode(NodeId(3))) == 3
 
 
-def test_a_role_that_no_node_has_is_named_with_the_code_that_clients_understand() -> None:
+def test_a_role_without_a_node_raises_the_error_code_that_clients_expect() -> None:
     cluster = Cluster()
     told = []
     for target in cluster.targets():
@@ -68,7 +68,7 @@ def test_a_role_that_no_node_has_is_named_with_the_code_that_clients_understand(
     ]
 
 
-def test_a_partition_that_this_node_has_not_heard_of_is_waited_for() -> None:
+def test_a_partition_that_this_node_does_not_know_yet_is_waited_for() -> None:
     cluster = Cluster()
     cluster.elect(2)
     with pytest.raises(NotExecuted):
@@ -86,6 +86,6 @@ def test_a_deleted_topic_is_not_waited_for(is_alone: bool) -> None:
     assert not isinstance(caught.value, NotExecuted)
 
 
-def test_a_node_that_is_alone_has_every_role() -> None:
+def test_a_lone_node_has_every_role() -> None:
     cluster = Cluster(is_alone=True)
     assert {cluster.directory.find(target) for target in cluster.targets()} == {ME}

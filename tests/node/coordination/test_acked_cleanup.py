@@ -1,4 +1,4 @@
-"""`cleanup.policy=acked` on one node: what goes, what stays, and the memory that is given back."""
+"""`cleanup.policy=acked` on one node: which records are deleted, which are kept, and the memory that is released."""
 
 import asyncio
 import posixpath
@@ -41,8 +41,8 @@ class SetClock:
         return self.now_ms
 
 
-class Scene:
-    """One node with the topic `t` of two partitions, whose clock stands still unless it is set."""
+class CleanupHarness:
+    """One node with the topic `t` of two partitions, and a clock that tests set."""
 
     def __init__(self, node: Node, clock: SetClock) -> None:
         self.node = node
@@ -57,7 +57,7 @@ class Scene:
         return self.partition.start_offset
 
     async def write(self, count: int, *, size: int = 100, index: int = 0) -> None:
-        """Records of now, in a batch of their own each."""
+        """Records with the current time, each in a batch of its own."""
         partition = self.node.leader("t", index)
         for _ in range(count):
             rows = [Record(0, self.clock.now_ms, None, bytes(size), ())]
@@ -72,13 +72,15 @@ class Scene:
         assert list(result.errors.values()) == [ErrorCode.NONE]
 
     async def clean(self, *, later_ms: int = 2 * MINUTE_MS) -> int:
-        """Lets time pass, then cleans up; where the log starts now."""
+        """Lets time pass, then cleans up; returns the log start."""
         self.clock.now_ms += later_ms
         await self.node.acked.clean()
         return self.start
 
 
-def play(act: Callable[[Scene], Awaitable[None]], *, disk: Disk | None = None, **configs: str) -> None:
+def play(
+    act: Callable[[CleanupHarness], Awaitable[None]], *, disk: Disk | None = None, **configs: str
+) -> None:
     """Configs are written with underscores for their dots."""
 
     async def run() -> None:
@@ -100,7 +102,7 @@ def play(act: Callable[[Scene], Awaitable[None]], *, disk: Disk | None = None, *
                 lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
             )
             await node.settled()
-            await act(Scene(node, clock))
+            await act(CleanupHarness(node, clock))
         finally:
             await node.stop()
 
@@ -110,93 +112,93 @@ def play(act: Callable[[Scene], Awaitable[None]], *, disk: Disk | None = None, *
 # --- groups
 
 
-def test_a_topic_that_nobody_has_subscribed_to_keeps_everything() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        assert await scene.clean() == 0
-        await scene.node.groups.cores.ensure_topic()
-        assert await scene.clean() == 0
+def test_a_topic_without_consumers_keeps_everything() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        assert await harness.clean() == 0
+        await harness.node.groups.cores.ensure_topic()
+        assert await harness.clean() == 0
 
     play(act)
 
 
-def test_records_go_when_the_slowest_group_has_acked_them_and_not_before() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("quick", 10)
-        await scene.commit("slow", 4)
-        assert await scene.clean() == 4
-        await scene.commit("slow", 9)
-        assert await scene.clean() == 9
-        assert scene.partition.high_watermark == 10
+def test_records_are_deleted_when_the_slowest_group_has_acked_them_and_not_before() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("quick", 10)
+        await harness.commit("slow", 4)
+        assert await harness.clean() == 4
+        await harness.commit("slow", 9)
+        assert await harness.clean() == 9
+        assert harness.partition.high_watermark == 10
 
     play(act)
 
 
 def test_a_group_that_has_committed_in_one_partition_holds_the_others_back_too() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.write(10, index=1)
-        await scene.commit("quick", 10)
-        await scene.commit("quick", 10, index=1)
-        await scene.commit("half", 10, index=1)
-        assert await scene.clean() == 0
-        assert scene.node.leader("t", 1).start_offset == 10
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.write(10, index=1)
+        await harness.commit("quick", 10)
+        await harness.commit("quick", 10, index=1)
+        await harness.commit("half", 10, index=1)
+        assert await harness.clean() == 0
+        assert harness.node.leader("t", 1).start_offset == 10
 
     play(act)
 
 
-def test_an_offset_beyond_the_end_deletes_no_more_than_there_is() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("ahead", 1000)
-        assert await scene.clean() == 10
+def test_an_offset_beyond_the_end_deletes_up_to_the_end() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("ahead", 1000)
+        assert await harness.clean() == 10
 
     play(act)
 
 
-def test_a_deleted_group_frees_what_it_held() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("quick", 10)
-        await scene.commit("slow", 2)
-        assert await scene.clean() == 2
-        assert await scene.node.groups.delete(["slow"]) == {"slow": ErrorCode.NONE}
-        assert await scene.clean() == 10
+def test_deleting_a_group_releases_its_records() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("quick", 10)
+        await harness.commit("slow", 2)
+        assert await harness.clean() == 2
+        assert await harness.node.groups.delete(["slow"]) == {"slow": ErrorCode.NONE}
+        assert await harness.clean() == 10
 
     play(act)
 
 
-def test_a_subscriber_past_its_ttl_frees_what_it_held() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("quick", 10)
-        await scene.commit("lazy", 2, ttl_ms=0)
-        await scene.commit("patient", 5, ttl_ms=3_600_000)
-        assert await scene.clean() == 5
+def test_an_expired_subscription_releases_its_records() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("quick", 10)
+        await harness.commit("lazy", 2, ttl_ms=0)
+        await harness.commit("patient", 5, ttl_ms=3_600_000)
+        assert await harness.clean() == 5
 
     play(act)
 
 
 def test_records_stay_until_their_minimum_age() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(5)
-        scene.clock.now_ms += 1000
-        await scene.write(5)
-        await scene.commit("group", 10)
-        assert await scene.clean(later_ms=MINUTE_MS - 1001) == 0
-        assert await scene.clean(later_ms=1) == 5
-        assert await scene.clean(later_ms=999) == 5
-        assert await scene.clean(later_ms=1) == 10
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(5)
+        harness.clock.now_ms += 1000
+        await harness.write(5)
+        await harness.commit("group", 10)
+        assert await harness.clean(later_ms=MINUTE_MS - 1001) == 0
+        assert await harness.clean(later_ms=1) == 5
+        assert await harness.clean(later_ms=999) == 5
+        assert await harness.clean(later_ms=1) == 10
 
     play(act, penstock_acked_min_age_ms=str(MINUTE_MS))
 
 
-def test_other_policies_delete_nothing_that_is_acked() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("group", 10)
-        assert await scene.clean() == 0
+def test_other_policies_do_not_delete_acked_records() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("group", 10)
+        assert await harness.clean() == 0
 
     play(act, cleanup_policy="delete")
 
@@ -218,31 +220,31 @@ def joining(name: str) -> JoinRequest:
     )
 
 
-def state(scene: Scene) -> GroupState | None:
-    described = scene.node.groups.describe("readers")
+def state(harness: CleanupHarness) -> GroupState | None:
+    described = harness.node.groups.describe("readers")
     return None if described is None else described.state
 
 
-def test_a_group_that_has_committed_nothing_keeps_everything_in_each_state_that_it_has_members_in() -> None:
-    async def act(scene: Scene) -> None:
-        groups = scene.node.groups
-        await scene.write(10)
-        await scene.commit("quick", 10)
+def test_a_group_with_members_and_without_commits_keeps_everything_in_every_state() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        groups = harness.node.groups
+        await harness.write(10)
+        await harness.commit("quick", 10)
         await groups.join(joining("first"))
-        assert state(scene) is GroupState.COMPLETING_REBALANCE
-        assert await scene.clean(later_ms=0) == 0
+        assert state(harness) is GroupState.COMPLETING_REBALANCE
+        assert await harness.clean(later_ms=0) == 0
         await groups.sync(SyncRequest(group_id="readers", generation=1, member_id="first"))
-        assert state(scene) is GroupState.STABLE
-        assert await scene.clean(later_ms=0) == 0
+        assert state(harness) is GroupState.STABLE
+        assert await harness.clean(later_ms=0) == 0
         second = asyncio.get_running_loop().create_task(groups.join(joining("second")))
-        while state(scene) is GroupState.STABLE:
+        while state(harness) is GroupState.STABLE:
             await asyncio.sleep(0)
-        assert state(scene) is GroupState.PREPARING_REBALANCE
-        assert await scene.clean(later_ms=0) == 0
+        assert state(harness) is GroupState.PREPARING_REBALANCE
+        assert await harness.clean(later_ms=0) == 0
         await groups.leave("readers", [LeavingMember(member_id="first")])
         await second
         await groups.leave("readers", [LeavingMember(member_id="second")])
-        assert await scene.clean(later_ms=0) == 10
+        assert await harness.clean(later_ms=0) == 10
 
     play(act, penstock_acked_min_age_ms="0")
 
@@ -250,84 +252,84 @@ def test_a_group_that_has_committed_nothing_keeps_everything_in_each_state_that_
 # --- queues
 
 
-async def accept(scene: Scene, group: str, first: int, last: int, *, index: int = 0) -> None:
-    topic_id = scene.node.metadata.state.topics["t"].topic_id
-    driver = await scene.node.queues.manager.driver(group, topic_id, scene.node.leader("t", index))
+async def accept(harness: CleanupHarness, group: str, first: int, last: int, *, index: int = 0) -> None:
+    topic_id = harness.node.metadata.state.topics["t"].topic_id
+    driver = await harness.node.queues.manager.driver(group, topic_id, harness.node.leader("t", index))
     driver.deliver("member", 1000, MEBIBYTE)
     await driver.acknowledge("member", [Acknowledgement(first, last, ACCEPT)])
 
 
-async def open_queue(scene: Scene, group: str, index: int = 0) -> None:
-    """A queue that begins where the log ends."""
-    topic_id = scene.node.metadata.state.topics["t"].topic_id
-    await scene.node.queues.manager.driver(group, topic_id, scene.node.leader("t", index))
+async def open_queue(harness: CleanupHarness, group: str, index: int = 0) -> None:
+    """A queue that begins at the end of the log."""
+    topic_id = harness.node.metadata.state.topics["t"].topic_id
+    await harness.node.queues.manager.driver(group, topic_id, harness.node.leader("t", index))
 
 
-def test_a_queue_holds_back_what_it_has_not_done() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(3)
-        await open_queue(scene, "workers")
-        await scene.write(7)
-        await accept(scene, "workers", 3, 5)
-        await accept(scene, "workers", 8, 9)
-        assert await scene.clean() == 6
-        await accept(scene, "workers", 6, 7)
-        assert await scene.clean() == 10
-
-    play(act)
-
-
-def test_a_queue_that_nobody_works_on_holds_back_as_well_until_it_is_deleted() -> None:
-    async def act(scene: Scene) -> None:
-        await open_queue(scene, "workers")
-        await scene.write(10)
-        await scene.commit("group", 10)
-        for driver in scene.node.queues.manager.drivers():
-            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
-        assert not scene.node.queues.manager.drivers()
-        assert await scene.clean() == 0
-        await scene.node.queues.overview.forget("workers", caller=BROKER)
-        assert await scene.clean() == 10
+def test_a_queue_holds_back_unfinished_records() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(3)
+        await open_queue(harness, "workers")
+        await harness.write(7)
+        await accept(harness, "workers", 3, 5)
+        await accept(harness, "workers", 8, 9)
+        assert await harness.clean() == 6
+        await accept(harness, "workers", 6, 7)
+        assert await harness.clean() == 10
 
     play(act)
 
 
-def test_a_queue_that_is_being_opened_holds_everything_back() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(10)
-        await scene.commit("group", 10)
-        opening = asyncio.get_running_loop().create_task(open_queue(scene, "workers"))
-        while not scene.node.queues.manager.drivers():
+def test_an_idle_queue_holds_records_back_until_it_is_deleted() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await open_queue(harness, "workers")
+        await harness.write(10)
+        await harness.commit("group", 10)
+        for driver in harness.node.queues.manager.drivers():
+            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this queue was idle"))
+        assert not harness.node.queues.manager.drivers()
+        assert await harness.clean() == 0
+        await harness.node.queues.overview.forget("workers", caller=BROKER)
+        assert await harness.clean() == 10
+
+    play(act)
+
+
+def test_a_queue_that_is_being_loaded_holds_everything_back() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("group", 10)
+        opening = asyncio.get_running_loop().create_task(open_queue(harness, "workers"))
+        while not harness.node.queues.manager.drivers():
             await asyncio.sleep(0)
-        driver = next(iter(scene.node.queues.manager.drivers()))
+        driver = next(iter(harness.node.queues.manager.drivers()))
         assert not driver.is_open
-        assert scene.node.acked.queue_starts(scene.partition.group) == [None]
+        assert harness.node.acked.queue_starts(harness.partition.group) == [None]
         await opening
-        assert scene.node.acked.queue_starts(scene.partition.group) == [10]
-        assert await scene.clean() == 10
+        assert harness.node.acked.queue_starts(harness.partition.group) == [10]
+        assert await harness.clean() == 10
 
     play(act)
 
 
-def test_a_queue_whose_workers_are_away_keeps_all_of_a_partition_that_was_added_since() -> None:
-    """It will be read from its beginning, and nobody but the queue knows when."""
+def test_an_idle_queue_keeps_all_records_of_an_added_partition() -> None:
+    """The queue will read it from its beginning, at an unknown time."""
 
-    async def act(scene: Scene) -> None:
-        rules = scene.node.controller.rules
+    async def act(harness: CleanupHarness) -> None:
+        rules = harness.node.controller.rules
         for index in (0, 1):
-            await open_queue(scene, "away", index)
-            await open_queue(scene, "busy", index)
-        for driver in scene.node.queues.manager.drivers():
-            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
-        await scene.node.metadata.change(lambda state: decisions.create_partitions(state, "t", 3, rules))
-        await scene.node.settled()
-        await scene.write(5, index=2)
-        await accept(scene, "busy", 0, 4, index=2)
-        await scene.clean()
-        assert scene.node.leader("t", 2).start_offset == 0
-        await accept(scene, "away", 0, 2, index=2)
-        await scene.clean()
-        assert scene.node.leader("t", 2).start_offset == 3
+            await open_queue(harness, "away", index)
+            await open_queue(harness, "busy", index)
+        for driver in harness.node.queues.manager.drivers():
+            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this queue was idle"))
+        await harness.node.metadata.change(lambda state: decisions.create_partitions(state, "t", 3, rules))
+        await harness.node.settled()
+        await harness.write(5, index=2)
+        await accept(harness, "busy", 0, 4, index=2)
+        await harness.clean()
+        assert harness.node.leader("t", 2).start_offset == 0
+        await accept(harness, "away", 0, 2, index=2)
+        await harness.clean()
+        assert harness.node.leader("t", 2).start_offset == 3
 
     play(act)
 
@@ -336,7 +338,7 @@ def test_a_queue_whose_workers_are_away_keeps_all_of_a_partition_that_was_added_
 
 
 def held_bytes(disk: Disk, path: str) -> int:
-    """Of all files below this folder."""
+    """The size of all files below this folder."""
     total = 0
     for name in disk.list_dir(path):
         inner = posixpath.join(path, name)
@@ -344,31 +346,31 @@ def held_bytes(disk: Disk, path: str) -> int:
     return total
 
 
-def test_a_memory_topic_gives_its_memory_back() -> None:
+def test_a_memory_topic_releases_its_memory() -> None:
     disk = MemoryDisk()
 
-    async def act(scene: Scene) -> None:
-        folder = scene.partition.log.path
-        await scene.write(2000, size=10_000)
+    async def act(harness: CleanupHarness) -> None:
+        folder = harness.partition.log.path
+        await harness.write(2000, size=10_000)
         full = held_bytes(disk, folder)
         assert full > 20_000_000
-        await scene.commit("slow", 1000)
-        await scene.clean()
+        await harness.commit("slow", 1000)
+        await harness.clean()
         half = held_bytes(disk, folder)
         assert full // 2 <= half <= full // 2 + ACKED_MEMORY_SEGMENT_BYTES + 20_000
-        await scene.commit("slow", 2000)
-        await scene.clean()
+        await harness.commit("slow", 2000)
+        await harness.clean()
         assert held_bytes(disk, folder) < 10_000  # a checkpoint, and an empty segment
-        assert scene.partition.high_watermark == 2000
+        assert harness.partition.high_watermark == 2000
 
     play(act, disk=disk, penstock_storage="memory")
 
 
-def test_a_memory_topic_takes_batches_that_are_larger_than_its_segments() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.write(3, size=3 * MEBIBYTE)
-        await scene.commit("group", 2)
-        assert await scene.clean() == 2
-        assert scene.partition.log.size_bytes < 4 * MEBIBYTE
+def test_a_memory_topic_accepts_batches_larger_than_its_segments() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(3, size=3 * MEBIBYTE)
+        await harness.commit("group", 2)
+        assert await harness.clean() == 2
+        assert harness.partition.log.size_bytes < 4 * MEBIBYTE
 
     play(act, penstock_storage="memory", max_message_bytes=str(8 * MEBIBYTE))

@@ -1,4 +1,4 @@
-"""Offsets that many groups commit in one moment cost one write, and each is answered for itself."""
+"""Offset commits of many groups at the same time cost one write, and each is answered separately."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ async def commit(node: Node, group: str, offset: int, metadata: str = "") -> Err
 
 
 async def committed_together(folder: Path, groups: int, metadata: str) -> list[int]:
-    """How many records each batch has that these commits have led to."""
+    """The number of records in each batch that these commits wrote."""
     node = await start(folder)
     try:
         new_topic = NewTopic(name="orders", topic_id=uuid4(), partitions=1)
@@ -56,7 +56,7 @@ async def committed_together(folder: Path, groups: int, metadata: str) -> list[i
         await node.stop()
 
 
-def test_commits_of_one_moment_are_one_batch(tmp_path: Path) -> None:
+def test_simultaneous_commits_are_one_batch(tmp_path: Path) -> None:
     assert asyncio.run(committed_together(tmp_path, 100, "")) == [100]
 
 
@@ -66,7 +66,7 @@ def test_a_batch_of_commits_has_a_bounded_size(tmp_path: Path) -> None:
     assert max(counts) <= 66  # of 4 KB each, in 256 KB
 
 
-def test_commits_of_one_moment_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_simultaneous_commits_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(committed_together(tmp_path, 20, "note"))
 
     async def look() -> None:

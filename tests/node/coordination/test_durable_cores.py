@@ -1,4 +1,4 @@
-"""A durable core loads before it serves, hears of its writes in order, and is replaced if its memory is wrong."""
+"""A durable core loads before it serves, is told of its commits in order, and is reloaded if its memory is wrong."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -104,7 +104,7 @@ def code_of(cores: Cores) -> ErrorCode:
     return refused.value.code
 
 
-def test_the_next_core_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_the_next_core_has_the_state_of_the_last_one(tmp_path: Path) -> None:
     async def count(node: Node, cores: Cores) -> None:
         assert [await add(cores, b"a", 1), await add(cores, b"a", 2), await add(cores, b"b", 5)] == [1, 3, 5]
 
@@ -138,7 +138,7 @@ def test_a_refusal_of_the_core_reaches_its_caller(tmp_path: Path) -> None:
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_core_whose_write_was_refused_is_replaced_by_one_that_reads_the_log(
+def test_a_core_whose_write_was_refused_is_reloaded_from_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object) -> None:
@@ -176,7 +176,7 @@ def test_a_core_that_loads_again_reads_writes_that_are_not_committed_yet(
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_large_log_is_read_in_slices_and_clients_come_back_later(
+def test_a_large_log_is_loaded_in_slices_and_clients_are_told_to_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def count(node: Node, cores: Cores) -> None:
@@ -232,7 +232,7 @@ def test_a_core_without_a_lease_answers_nothing(tmp_path: Path, monkeypatch: pyt
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_question_about_what_is_settled_waits_for_the_writes_before_it(tmp_path: Path) -> None:
+def test_a_read_of_committed_state_waits_for_earlier_writes(tmp_path: Path) -> None:
     async def act(node: Node, cores: Cores) -> None:
         host = cores.get(0)
         added = asyncio.ensure_future(add(cores, b"a", 7))

@@ -1,4 +1,4 @@
-"""A node dies after a topic was deleted and before its offsets were: they do not come back with the next topic of that
+"""A node dies after a topic was deleted and before its offsets were: they are not used for the next topic of that
 name."""
 
 import asyncio
@@ -68,13 +68,13 @@ async def commit_and_lose_the_coordinator(node: Node) -> None:
     for partition in (ORDERS, INVOICES):
         await create(node, partition.topic)
         assert await commit(node, partition, 500) is ErrorCode.NONE
-    node.groups.cores.stop()  # from here on it writes nothing, as if it had died
+    node.groups.cores.stop()  # from now on it writes nothing, as if it had died
     await delete(node, "orders")
 
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """What a kill -9 leaves between the deletion of `orders` and that of its offsets."""
+    """The folder after a kill -9 between the deletion of `orders` and that of its offsets."""
     copy = tmp_path / "copy"
 
     async def act(node: Node) -> None:
@@ -85,7 +85,7 @@ def crashed(tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_topic_that_is_made_anew_after_a_crash_has_no_offsets(crashed: Path) -> None:
+def test_a_topic_that_is_recreated_after_a_crash_has_no_offsets(crashed: Path) -> None:
     async def act(node: Node) -> None:
         assert committed(node) == {INVOICES: 500}
         await create(node, "orders")
@@ -96,7 +96,7 @@ def test_a_topic_that_is_made_anew_after_a_crash_has_no_offsets(crashed: Path) -
     asyncio.run(run(crashed, act))
 
 
-def test_a_topic_that_was_made_anew_before_the_crash_has_no_offsets(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_before_the_crash_has_no_offsets(tmp_path: Path) -> None:
     async def recreate(node: Node) -> None:
         await commit_and_lose_the_coordinator(node)
         await create(node, "orders")
@@ -110,9 +110,9 @@ def test_a_topic_that_was_made_anew_before_the_crash_has_no_offsets(tmp_path: Pa
     asyncio.run(run(tmp_path, look))
 
 
-def test_what_was_left_of_the_deleted_topic_is_deleted_at_the_next_start(crashed: Path) -> None:
+def test_leftover_offsets_of_the_deleted_topic_are_deleted_at_the_next_start(crashed: Path) -> None:
     async def start_and_stop(node: Node) -> None:
-        assert await commit(node, INVOICES, 501) is ErrorCode.NONE  # its turn comes after the tidying's
+        assert await commit(node, INVOICES, 501) is ErrorCode.NONE  # runs after the cleanup
 
     async def look(node: Node) -> None:
         assert stored_about(node, "orders")[-1] is None
@@ -122,7 +122,7 @@ def test_what_was_left_of_the_deleted_topic_is_deleted_at_the_next_start(crashed
     asyncio.run(run(crashed, look))
 
 
-def test_a_topic_that_is_deleted_and_made_anew_in_one_go_has_no_offsets(tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_and_recreated_in_one_update_has_no_offsets(tmp_path: Path) -> None:
     """A node that was behind applies both at once, and never sees the name unused."""
 
     async def act(node: Node) -> None:
@@ -143,7 +143,7 @@ def test_a_topic_that_is_deleted_and_made_anew_in_one_go_has_no_offsets(tmp_path
 def test_a_coordinator_waits_for_metadata_that_is_as_new_as_its_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would take a topic that it has not heard of yet for one that is gone."""
+    """Otherwise it would treat a topic that it does not know yet as deleted."""
 
     async def prepare(node: Node) -> None:
         await create(node, "orders")
@@ -166,8 +166,8 @@ def test_a_coordinator_waits_for_metadata_that_is_as_new_as_its_offsets(
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_commit_that_waited_while_its_topic_was_made_anew_is_refused(tmp_path: Path) -> None:
-    """The first commit of all waits until the offsets topic is there."""
+def test_a_commit_that_waited_while_its_topic_was_recreated_is_refused(tmp_path: Path) -> None:
+    """The first commit waits until the offsets topic exists."""
 
     async def act(node: Node) -> None:
         await create(node, "orders")
@@ -185,7 +185,7 @@ def test_a_commit_that_waited_while_its_topic_was_made_anew_is_refused(tmp_path:
     asyncio.run(run(tmp_path, act))
 
 
-def test_an_offset_that_names_its_topic_is_not_taken_for_the_next_one_of_that_name(tmp_path: Path) -> None:
+def test_an_offset_with_a_topic_id_is_not_used_for_the_next_topic_of_that_name(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node, "orders")
         known = node.metadata.state.topics["orders"].topic_id

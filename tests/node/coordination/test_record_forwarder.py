@@ -1,4 +1,4 @@
-"""Batches that the broker itself writes, and topics that are deleted while these are on their way."""
+"""Batches that the broker itself writes, and topics that are deleted meanwhile."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -37,7 +37,7 @@ async def delete(node: Node, name: str) -> None:
     await node.settled()
 
 
-async def made_anew(node: Node, name: str) -> UUID:
+async def recreate(node: Node, name: str) -> UUID:
     await delete(node, name)
     topic = await node.record_forwarder.topic(name, caller=BROKER)
     await node.settled()
@@ -50,12 +50,12 @@ async def refusal(sent: Coroutine[None, None, int]) -> ErrorCode:
     return refused.value.code
 
 
-def test_a_batch_for_a_topic_that_is_gone_is_refused_and_does_not_go_to_the_next_one_of_its_name() -> None:
+def test_a_batch_for_a_deleted_topic_is_refused_and_not_written_to_the_next_one_of_its_name() -> None:
     async def act(node: Node) -> None:
         topic = await node.record_forwarder.topic("dead", caller=BROKER)
         await node.settled()
         assert await node.record_forwarder.append(topic, 0, BATCH, caller=BROKER) == 0
-        assert await made_anew(node, "dead") != topic.topic_id
+        assert await recreate(node, "dead") != topic.topic_id
         assert (
             await refusal(node.record_forwarder.append(topic, 0, BATCH, caller=BROKER))
             is ErrorCode.UNKNOWN_TOPIC_ID
@@ -65,7 +65,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_refused_and_does_not_go_to_the_next
     play(act)
 
 
-def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
+def test_a_topic_that_is_deleted_while_it_has_no_leader_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def act(node: Node) -> None:
@@ -73,12 +73,12 @@ def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
         await node.settled()
         asked = asyncio.Event()
 
-        def nobody(of: Topic, index: int) -> PartitionFacts:
+        def no_leader(of: Topic, index: int) -> PartitionFacts:
             asked.set()
             return PartitionFacts(NO_LEADER, 1, (), (), ())
 
         with monkeypatch.context() as patch:
-            patch.setattr(node.view, "partition", nobody)
+            patch.setattr(node.view, "partition", no_leader)
             patch.setattr(node.calls._directory, "_is_alone", False)
             sent = asyncio.get_running_loop().create_task(
                 refusal(node.record_forwarder.append(topic, 0, BATCH, caller=BROKER))

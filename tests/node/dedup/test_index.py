@@ -1,4 +1,4 @@
-"""What a partition remembers of message ids: for a window, up to a limit, and where the first one was."""
+"""The index of message ids of a partition: for a window, up to a limit, with the offset of the first one."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ def ids(*names: str) -> list[MessageId]:
     return [MessageId(delta, name.encode()) for delta, name in enumerate(names) if name]
 
 
-def test_an_id_is_found_where_it_was_noted_until_its_window_is_over() -> None:
+def test_an_id_is_found_with_its_offset_until_its_window_ends() -> None:
     index = DedupIndex(100)
     index.note(1_000, WINDOW_MS, 70, ids("a", "", "c"))
     index.expire(1_000 + WINDOW_MS - 1, WINDOW_MS)
@@ -25,7 +25,7 @@ def test_an_id_is_found_where_it_was_noted_until_its_window_is_over() -> None:
     assert len(index) == 0
 
 
-def test_an_id_that_comes_again_after_its_window_is_remembered_anew() -> None:
+def test_an_id_that_comes_again_after_its_window_is_indexed_again() -> None:
     index = DedupIndex(100)
     index.note(0, WINDOW_MS, 5, ids("a"))
     index.expire(WINDOW_MS, WINDOW_MS)
@@ -35,14 +35,14 @@ def test_an_id_that_comes_again_after_its_window_is_remembered_anew() -> None:
     assert index.find(b"a") == 9
 
 
-def test_an_id_that_is_known_keeps_its_first_place() -> None:
+def test_a_known_id_keeps_its_first_offset() -> None:
     index = DedupIndex(100)
     index.note(0, WINDOW_MS, 5, ids("a"))
     index.note(1, WINDOW_MS, 6, ids("a", "b"))
     assert (index.find(b"a"), index.find(b"b")) == (5, 7)
 
 
-def test_ids_that_came_at_about_the_same_time_are_kept_for_the_latest_of_them() -> None:
+def test_ids_of_one_time_slot_are_kept_as_long_as_the_latest_of_them() -> None:
     index = DedupIndex(100)
     index.note(0, WINDOW_MS, 0, ids("a"))
     index.note(WINDOW_MS // RUNS, WINDOW_MS, 1, ids("b"))
@@ -52,7 +52,7 @@ def test_ids_that_came_at_about_the_same_time_are_kept_for_the_latest_of_them() 
     assert (index.find(b"a"), index.find(b"b")) == (None, None)
 
 
-def test_past_the_limit_the_oldest_are_forgotten() -> None:
+def test_above_the_limit_the_oldest_ids_are_dropped() -> None:
     index = DedupIndex(3)
     index.note(0, WINDOW_MS, 0, ids("a", "b", "c"))
     assert not index.limited
@@ -62,7 +62,7 @@ def test_past_the_limit_the_oldest_are_forgotten() -> None:
     assert [index.find(name) for name in (b"a", b"b", b"c", b"d", b"e")] == [None, None, 2, 3, 4]
 
 
-def test_what_was_forgotten_in_time_does_not_count_towards_the_limit() -> None:
+def test_expired_ids_do_not_count_towards_the_limit() -> None:
     index = DedupIndex(3)
     index.note(0, WINDOW_MS, 0, ids("a", "b", "c"))
     index.expire(WINDOW_MS, WINDOW_MS)
@@ -71,7 +71,7 @@ def test_what_was_forgotten_in_time_does_not_count_towards_the_limit() -> None:
     assert [index.find(name) for name in (b"a", b"d", b"f")] == [None, 3, 5]
 
 
-def test_a_million_ids_are_forgotten_at_once_and_removed_a_few_at_a_time() -> None:
+def test_a_million_ids_expire_at_once_and_are_removed_a_few_at_a_time() -> None:
     index = DedupIndex(1_000_000)
     for batch in range(1_000):
         rows = [MessageId(row, (batch * 1_000 + row).to_bytes(16, "big")) for row in range(1_000)]
@@ -82,7 +82,7 @@ def test_a_million_ids_are_forgotten_at_once_and_removed_a_few_at_a_time() -> No
     assert len(index) == 1_000_000 - SWEEP
 
 
-def test_an_id_that_comes_again_before_its_forgotten_entry_was_removed_stays() -> None:
+def test_an_id_that_comes_again_before_its_expired_entry_was_removed_stays() -> None:
     index = DedupIndex(10_000)
     names = [f"id {number}" for number in range(3 * SWEEP)]
     index.note(0, WINDOW_MS, 0, ids(*names))
@@ -96,7 +96,7 @@ def test_an_id_that_comes_again_before_its_forgotten_entry_was_removed_stays() -
     assert (index.find(last), len(index)) == (1_000, 1)
 
 
-def test_a_clock_that_goes_back_makes_nothing_older() -> None:
+def test_a_clock_that_goes_back_expires_nothing() -> None:
     index = DedupIndex(100)
     index.note(5_000, WINDOW_MS, 0, ids("a"))
     index.note(1_000, WINDOW_MS, 1, ids("b"))
@@ -105,7 +105,7 @@ def test_a_clock_that_goes_back_makes_nothing_older() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 50))
-def test_there_are_never_more_times_than_a_window_is_divided_into(steps: list[int], first_ms: int) -> None:
+def test_the_number_of_time_slots_is_bounded(steps: list[int], first_ms: int) -> None:
     index, now_ms = DedupIndex(1_000), first_ms
     for offset, step in enumerate(steps):
         now_ms += step * WINDOW_MS // RUNS
@@ -119,7 +119,7 @@ MAX_IDS = 5
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
-    """A plain dict remembers everything, with its time; what the index forgets must be due, or too much."""
+    """A plain dict keeps all ids with their times; the index may drop only expired ids, or those above the limit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         self.index.expire(self.now_ms, WINDOW_MS)
 
     @invariant()
-    def remembers_what_it_must_and_nothing_that_is_long_over(self) -> None:
+    def keeps_ids_of_the_window_and_no_long_expired_ones(self) -> None:
         newest = sorted(offset for offset, _ in self.known.values())[-MAX_IDS:]
         for digest, (offset, time_ms) in self.known.items():
             found = self.index.find(digest)

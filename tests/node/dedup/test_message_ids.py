@@ -1,4 +1,4 @@
-"""Message ids in batches: found in every codec, refused when they are none, and records left out without a trace."""
+"""Message ids in batches: found in every codec, refused if invalid, and records omitted cleanly."""
 
 from hashlib import blake2b
 
@@ -34,9 +34,7 @@ HEADERS = st.lists(
 
 
 @given(rows=st.lists(HEADERS, min_size=1, max_size=8), codec=st.integers(0, 4))
-def test_ids_are_those_that_reading_each_record_finds(
-    rows: list[list[tuple[str, bytes]]], codec: int
-) -> None:
+def test_ids_match_those_of_a_record_by_record_read(rows: list[list[tuple[str, bytes]]], codec: int) -> None:
     batch, header = opened(build_batch([record(i, *row) for i, row in enumerate(rows)], compression=codec))
     expected = []
     for delta, row in enumerate(rows):
@@ -54,7 +52,7 @@ def test_an_id_may_be_any_bytes_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("value", [b"x" * (MAX_ID_BYTES + 1), b"", None])
-def test_an_id_that_is_too_long_or_empty_is_refused_with_its_record(value: bytes | None) -> None:
+def test_a_too_long_or_empty_id_is_refused_with_its_record(value: bytes | None) -> None:
     batch, header = opened(build_batch([record(0, (NAME, b"fine")), record(1, (NAME, value))]))
     with pytest.raises(
         KafkaError, match=r"record 1: penstock-message-id of \d+ bytes: expected 1 to 256"
@@ -63,7 +61,7 @@ def test_an_id_that_is_too_long_or_empty_is_refused_with_its_record(value: bytes
     assert it.value.code is ErrorCode.INVALID_RECORD
 
 
-def test_more_ids_than_may_come_at_once_are_refused() -> None:
+def test_more_ids_than_the_limit_are_refused() -> None:
     batch, header = opened(build_batch([record(i, (NAME, b"%d" % i)) for i in range(4)]))
     assert len(read_ids(batch, header, PLENTY, max_ids=4).ids) == 4
     with pytest.raises(KafkaError, match="more than 3 message ids at once") as caught:
@@ -92,7 +90,7 @@ def test_a_batch_without_some_records_keeps_its_range_and_its_producer(codec: in
     assert [getattr(kept_header, one) for one in same] == [getattr(header, one) for one in same]
 
 
-def test_a_batch_without_any_of_its_records_is_a_sound_header_with_a_time() -> None:
+def test_a_batch_without_its_records_is_a_valid_header_with_a_timestamp() -> None:
     rows = [record(i) for i in range(3)]
     _, header = opened(build_batch(rows, compression=2, producer_id=7, producer_epoch=1, base_sequence=2))
     empty, empty_header = emptied(header, 999)
@@ -102,7 +100,7 @@ def test_a_batch_without_any_of_its_records_is_a_sound_header_with_a_time() -> N
     assert (empty_header.base_timestamp, empty_header.max_timestamp) == (999, 999)
 
 
-def test_what_a_producer_put_in_place_of_the_offset_does_not_matter() -> None:
+def test_the_producers_base_offset_does_not_matter() -> None:
     batch, header = opened(build_batch([record(i) for i in range(2)]))
     batch[:8] = (-1).to_bytes(8, "big", signed=True)
     kept, _ = without_records(batch, header._replace(base_offset=-1), {0}, PLENTY)

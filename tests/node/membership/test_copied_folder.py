@@ -1,5 +1,5 @@
-"""Somebody copies a node's data folder and starts the copy beside it: the copy is refused and ends, and the original
-does not even notice."""
+"""A copy of a node's data folder is started beside the original: the copy is refused and ends, and the original
+is not affected."""
 
 import asyncio
 import copy
@@ -40,7 +40,7 @@ def refused(trio: Trio, node: int, reason: Refusal) -> int:
     return links.gossip.refused[reason]
 
 
-def test_what_a_copy_gossips_is_refused_and_the_original_is_heard_on(trio: Trio) -> None:
+def test_gossip_of_a_copy_is_refused_and_the_original_is_still_heard(trio: Trio) -> None:
     service = copied(trio)
     trio.run(service.start())
     trio.eventually(lambda: refused(trio, 1, Refusal.RIVAL) + refused(trio, 2, Refusal.RIVAL) > 0)
@@ -55,7 +55,7 @@ def test_what_a_copy_gossips_is_refused_and_the_original_is_heard_on(trio: Trio)
         assert refused(trio, node, Refusal.REPLAYED) == 0
 
 
-def test_a_copy_that_nobody_lets_in_ends_and_says_what_to_do(
+def test_a_copy_that_every_node_refuses_ends_and_logs_what_to_do(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, "SHORTEST_CONFIRMATION_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""Gossip on real sockets: nodes find each other, leave and die, and what must survive a restart does."""
+"""Gossip on real sockets: nodes find each other, leave and die, and the durable state survives restarts."""
 
 import asyncio
 import socket
@@ -58,7 +58,7 @@ class SilentEndpoint:
         pass
 
 
-class Street:
+class GossipNodes:
     """Nodes on this machine. Datagrams are real; the reliable channel is a call, until a node has stopped."""
 
     def __init__(self, network: DatagramNetwork | None = None) -> None:
@@ -78,7 +78,7 @@ class Street:
         meta = MemberMeta(
             node=node,
             folder_incarnation=1000 + node,
-            cluster_id="street",
+            cluster_id="gossip_nodes",
             cluster=Endpoint("127.0.0.1", port),
         )
         gossip = Gossip(
@@ -104,7 +104,7 @@ class Street:
         self._changed.set()
 
     async def until(self, claim_holds: Callable[[], bool]) -> None:
-        """Looks again with every change that any node reports."""
+        """Checks again after every change that a node reports."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not claim_holds():
                 self._changed.clear()
@@ -122,87 +122,87 @@ class Street:
             gossip.stop()
 
 
-def play(scene: Callable[[Street], Awaitable[None]], network: DatagramNetwork | None = None) -> None:
+def play(scenario: Callable[[GossipNodes], Awaitable[None]], network: DatagramNetwork | None = None) -> None:
     async def run() -> None:
-        street = Street(network)
+        gossip_nodes = GossipNodes(network)
         try:
-            await scene(street)
+            await scenario(gossip_nodes)
         finally:
-            street.stop()
+            gossip_nodes.stop()
 
     asyncio.run(run())
 
 
-async def three(street: Street) -> None:
-    seed = await street.make(1).start(ANY_PORT)
+async def three(gossip_nodes: GossipNodes) -> None:
+    seed = await gossip_nodes.make(1).start(ANY_PORT)
     for node in (2, 3):
-        await street.make(node).start(ANY_PORT)
-        street.nodes[node].join([seed])
-    await street.until(lambda: street.all_see(1, 2, 3))
+        await gossip_nodes.make(node).start(ANY_PORT)
+        gossip_nodes.nodes[node].join([seed])
+    await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2, 3))
 
 
 def test_three_nodes_find_each_other_one_leaves_and_one_dies() -> None:
-    async def scene(street: Street) -> None:
-        await three(street)
-        await street.nodes[3].leave()
-        street.nodes.pop(3).stop()
-        await street.until(lambda: street.sees(1, 3) is street.sees(2, 3) is State.LEFT)
-        street.nodes.pop(2).stop()
-        await street.until(lambda: street.sees(1, 2) is State.DEAD)
-        assert street.sees(1, 3) is State.LEFT
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        await three(gossip_nodes)
+        await gossip_nodes.nodes[3].leave()
+        gossip_nodes.nodes.pop(3).stop()
+        await gossip_nodes.until(lambda: gossip_nodes.sees(1, 3) is gossip_nodes.sees(2, 3) is State.LEFT)
+        gossip_nodes.nodes.pop(2).stop()
+        await gossip_nodes.until(lambda: gossip_nodes.sees(1, 2) is State.DEAD)
+        assert gossip_nodes.sees(1, 3) is State.LEFT
 
-    play(scene)
+    play(scenario)
 
 
-def test_a_node_that_died_comes_back_at_the_same_place() -> None:
-    async def scene(street: Street) -> None:
-        await three(street)
-        disk, port = MemoryDisk(), street.nodes[2].meta.cluster.port
-        street.nodes.pop(2).stop()
-        await street.until(lambda: street.sees(1, 2) is State.DEAD)
-        await street.make(2, disk=disk, port=port, wall_ms=2000).start(Endpoint("127.0.0.1", port))
-        # It was given no seeds: those who buried it try it again, and it objects.
-        await street.until(lambda: street.all_see(1, 2, 3))
+def test_a_dead_node_comes_back_at_the_same_address() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        await three(gossip_nodes)
+        disk, port = MemoryDisk(), gossip_nodes.nodes[2].meta.cluster.port
+        gossip_nodes.nodes.pop(2).stop()
+        await gossip_nodes.until(lambda: gossip_nodes.sees(1, 2) is State.DEAD)
+        await gossip_nodes.make(2, disk=disk, port=port, wall_ms=2000).start(Endpoint("127.0.0.1", port))
+        # It has no seeds: the nodes that declared it dead ping it again, and it refutes.
+        await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2, 3))
 
-    play(scene)
+    play(scenario)
 
 
 def test_nodes_find_each_other_by_name() -> None:
-    async def scene(street: Street) -> None:
-        seed = await street.make(1).start(ANY_PORT)
-        await street.make(2).start(ANY_PORT)
-        street.nodes[2].join([Endpoint("localhost", seed.port)])
-        await street.until(lambda: street.all_see(1, 2))
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        seed = await gossip_nodes.make(1).start(ANY_PORT)
+        await gossip_nodes.make(2).start(ANY_PORT)
+        gossip_nodes.nodes[2].join([Endpoint("localhost", seed.port)])
+        await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
 
-    play(scene)
-
-
-def test_a_seed_whose_name_means_nothing_does_no_harm() -> None:
-    async def scene(street: Street) -> None:
-        seed = await street.make(1).start(ANY_PORT)
-        await street.make(2).start(ANY_PORT)
-        street.nodes[2].join([Endpoint("no-such-host.invalid", 9), seed])
-        await street.until(lambda: street.all_see(1, 2))
-
-    play(scene)
+    play(scenario)
 
 
-def test_where_no_datagram_gets_through_the_reliable_channel_is_enough() -> None:
-    async def scene(street: Street) -> None:
+def test_a_seed_name_that_does_not_resolve_does_no_harm() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        seed = await gossip_nodes.make(1).start(ANY_PORT)
+        await gossip_nodes.make(2).start(ANY_PORT)
+        gossip_nodes.nodes[2].join([Endpoint("no-such-host.invalid", 9), seed])
+        await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
+
+    play(scenario)
+
+
+def test_without_datagrams_the_reliable_channel_is_enough() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
         for node in (1, 2):
-            await street.make(node, port=node).start(Endpoint("127.0.0.1", node))
-        street.nodes[2].peer_up(NodeId(1))
-        await street.until(lambda: street.all_see(1, 2))
-        street.nodes.pop(2).stop()
-        await street.until(lambda: street.sees(1, 2) is State.DEAD)
+            await gossip_nodes.make(node, port=node).start(Endpoint("127.0.0.1", node))
+        gossip_nodes.nodes[2].peer_up(NodeId(1))
+        await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
+        gossip_nodes.nodes.pop(2).stop()
+        await gossip_nodes.until(lambda: gossip_nodes.sees(1, 2) is State.DEAD)
 
-    play(scene, Silence())
+    play(scenario, Silence())
 
 
-def test_rubbish_on_the_port_is_counted_and_nothing_else() -> None:
-    async def scene(street: Street) -> None:
-        await three(street)
-        target = street.nodes[1]
+def test_garbage_on_the_port_is_only_counted() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        await three(gossip_nodes)
+        target = gossip_nodes.nodes[1]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             for size in range(100):
                 stranger.sendto(bytes([1, 1]) + b"x" * size, target.meta.cluster)
@@ -212,49 +212,49 @@ def test_rubbish_on_the_port_is_counted_and_nothing_else() -> None:
                 await asyncio.sleep(0)
         assert len(target.members()) == 3
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_node_with_another_key_stays_outside() -> None:
-    async def scene(street: Street) -> None:
-        seed = await street.make(1).start(ANY_PORT)
-        await street.make(2, key=b"another key").start(ANY_PORT)
-        street.nodes[2].join([seed])
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        seed = await gossip_nodes.make(1).start(ANY_PORT)
+        await gossip_nodes.make(2, key=b"another key").start(ANY_PORT)
+        gossip_nodes.nodes[2].join([seed])
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not street.nodes[1].refused[Refusal.KEY]:
+            while not gossip_nodes.nodes[1].refused[Refusal.KEY]:
                 await asyncio.sleep(0)
-        assert list(street.nodes[1].members()) == [Replica(NodeId(1), 1001)]
+        assert list(gossip_nodes.nodes[1].members()) == [Replica(NodeId(1), 1001)]
 
-    play(scene)
+    play(scenario)
 
 
-def test_epoch_and_incarnation_only_rise_whatever_the_clock_does(tmp_path: Path) -> None:
+def test_epoch_and_incarnation_only_grow_independent_of_the_clock(tmp_path: Path) -> None:
     disk = OsDisk(str(tmp_path))
     lives: list[tuple[Saved, int]] = []
 
-    async def scene(street: Street) -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
         for wall_ms in (5_000, 3_000, 9_000):
-            gossip = street.make(1, disk=disk, wall_ms=wall_ms)
+            gossip = gossip_nodes.make(1, disk=disk, wall_ms=wall_ms)
             await gossip.start(ANY_PORT)
             lives.append((Saved.load(disk), gossip.members()[Replica(NodeId(1), 1001)].incarnation))
             gossip.stop()
 
-    play(scene)
+    play(scenario)
     assert [saved.epoch for saved, _ in lives] == [5_000, 5_001, 9_000]
     for (earlier, _), (_, used) in pairwise(lives):
         assert used > earlier.incarnation
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"\0\0\0\0\x92\x01\x02", b"\xff" * 9])
-def test_a_damaged_file_is_told_and_survived(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_logged_and_replaced(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     disk.make_dir("meta")
     disk.write_file_atomic(GOSSIP_PATH, content)
 
-    async def scene(street: Street) -> None:
-        await street.make(1, disk=disk, wall_ms=7_000).start(ANY_PORT)
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        await gossip_nodes.make(1, disk=disk, wall_ms=7_000).start(ANY_PORT)
 
-    play(scene)
+    play(scenario)
     assert "meta/gossip is damaged" in caplog.text
     assert Saved.load(disk).epoch == 7_000
 
@@ -265,28 +265,28 @@ def test_a_full_disk_does_not_keep_a_node_from_gossiping(
     disk = FaultyDisk(tmp_path)
     disk.full = True
 
-    async def scene(street: Street) -> None:
-        seed = await street.make(1, disk=disk).start(ANY_PORT)
-        await street.make(2).start(ANY_PORT)
-        street.nodes[2].join([seed])
-        await street.until(lambda: street.all_see(1, 2))
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        seed = await gossip_nodes.make(1, disk=disk).start(ANY_PORT)
+        await gossip_nodes.make(2).start(ANY_PORT)
+        gossip_nodes.nodes[2].join([seed])
+        await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
 
-    play(scene)
+    play(scenario)
     assert "cannot save the gossip incarnation" in caplog.text
 
 
-def test_a_port_that_is_taken_is_an_error_at_once() -> None:
-    async def scene(street: Street) -> None:
-        taken = await street.make(1).start(ANY_PORT)
+def test_a_port_in_use_is_an_error_at_once() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        taken = await gossip_nodes.make(1).start(ANY_PORT)
         with pytest.raises(OSError, match="in use"):
-            await street.make(2).start(taken)
+            await gossip_nodes.make(2).start(taken)
 
-    play(scene)
+    play(scenario)
 
 
-def test_a_lonely_node_leaves_at_once_and_is_silent_after_it_stopped() -> None:
-    async def scene(street: Street) -> None:
-        gossip = street.make(1)
+def test_a_lone_node_leaves_at_once_and_is_silent_after_it_stopped() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        gossip = gossip_nodes.make(1)
         await gossip.start(ANY_PORT)
         await gossip.leave()
         gossip.stop()
@@ -296,30 +296,30 @@ def test_a_lonely_node_leaves_at_once_and_is_silent_after_it_stopped() -> None:
         with pytest.raises(RuntimeError, match="not running"):
             gossip.members()
 
-    play(scene)
+    play(scenario)
 
 
-def test_what_a_node_says_of_itself_reaches_the_others() -> None:
-    async def scene(street: Street) -> None:
-        await three(street)
-        old = street.nodes[1].meta
-        street.nodes[1].set_meta(
+def test_a_nodes_metadata_reaches_the_others() -> None:
+    async def scenario(gossip_nodes: GossipNodes) -> None:
+        await three(gossip_nodes)
+        old = gossip_nodes.nodes[1].meta
+        gossip_nodes.nodes[1].set_meta(
             MemberMeta(
                 node=1,
                 folder_incarnation=old.folder_incarnation,
-                cluster_id="street",
+                cluster_id="gossip_nodes",
                 cluster=old.cluster,
                 payload_version=7,
             )
         )
 
         def told(node: int) -> bool:
-            member = street.nodes[node].find(NodeId(1))
+            member = gossip_nodes.nodes[node].find(NodeId(1))
             return member is not None and member.meta.payload_version == 7
 
-        await street.until(lambda: told(2) and told(3))
+        await gossip_nodes.until(lambda: told(2) and told(3))
 
-    play(scene)
+    play(scenario)
 
 
 def has_ipv6() -> bool:
@@ -333,8 +333,8 @@ def has_ipv6() -> bool:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0", "::"] if has_ipv6() else ["127.0.0.1", "0.0.0.0"])
-def test_sending_to_places_that_cannot_be_raises_nothing(run: Callable[..., None], bind: str) -> None:
-    async def scene() -> None:
+def test_sending_to_invalid_addresses_raises_nothing(run: Callable[..., None], bind: str) -> None:
+    async def scenario() -> None:
         arrived = asyncio.Event()
         endpoint = await UdpNetwork().open(Endpoint(bind, 0), lambda source, data: arrived.set())
         nowhere = [
@@ -358,4 +358,4 @@ def test_sending_to_places_that_cannot_be_raises_nothing(run: Callable[..., None
         endpoint.close()
         endpoint.send(Endpoint("127.0.0.1", 9), b"after the end")
 
-    run(scene())
+    run(scenario())

@@ -41,10 +41,10 @@ class Table:
 
 @pytest.mark.parametrize("has_log", [True, False])
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_replica_of_an_overtaken_move_is_opened_until_its_group_has_gone_on_without_it(
+def test_a_replica_of_a_replaced_move_is_opened_until_its_group_has_removed_it(
     has_log: bool, is_over: bool
 ) -> None:
-    """The group may have made node 4 a voter before another move took the place of the first one."""
+    """The group may have made node 4 a voter before another move replaced the first one."""
     state = cluster_of(1, 2, 3, 4, 5)
     assign(state, "orders", [1, 2, 3])
     apply(state, reassign(state, "orders", 0, [1, 2, 4]))

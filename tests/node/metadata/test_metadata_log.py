@@ -1,4 +1,4 @@
-"""The metadata log after a crash: what was committed is there, and rot is an error, not a shorter list of topics."""
+"""The metadata log after a crash: committed records survive, and damage is an error, not a shorter list of topics."""
 
 import asyncio
 import shutil
@@ -29,7 +29,7 @@ async def create_topics(node: Node) -> None:
 
 
 async def leave_a_crashed_copy(folder: Path, copy: Path) -> None:
-    """A node creates topics and tidies; the copy is what a kill -9 at that moment would leave."""
+    """A node creates topics and cleans up; the copy is its folder after a kill -9 at that moment."""
     node = node_on(folder)
     await node.start()
     await create_topics(node)
@@ -52,7 +52,7 @@ def test_topics_are_known_after_a_crash(tmp_path: Path) -> None:
     assert asyncio.run(topics_of(tmp_path / "copy")) == sorted(TOPICS)
 
 
-def test_a_rotten_byte_is_an_error_and_not_fewer_topics(tmp_path: Path) -> None:
+def test_a_damaged_byte_is_an_error_and_not_fewer_topics(tmp_path: Path) -> None:
     asyncio.run(leave_a_crashed_copy(tmp_path / "data", tmp_path / "copy"))
     segment = next((tmp_path / "copy" / "topics" / "__cluster_metadata-0").glob("*.log"))
     content = bytearray(segment.read_bytes())

@@ -1,4 +1,4 @@
-"""Tests here may be coroutines: each runs on a loop of its own, as a broker does, and its town is closed behind it."""
+"""Tests here may be coroutines: each runs on a loop of its own, as a broker does, and its nodes are closed after it."""
 
 import asyncio
 import inspect
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from .town import Town
+from .peer_nodes import PeerNodes
 
 
 @pytest.fixture
-def town() -> Town:
-    return Town()
+def peer_nodes() -> PeerNodes:
+    return PeerNodes()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,5 +30,5 @@ async def _run(test: Any, arguments: dict[str, Any]) -> None:
     try:
         await test(**arguments)
     finally:
-        if "town" in arguments:
-            await arguments["town"].close()
+        if "peer_nodes" in arguments:
+            await arguments["peer_nodes"].close()

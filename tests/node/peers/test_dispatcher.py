@@ -1,14 +1,14 @@
-"""Frames go by their kind, comings and goings to everybody."""
+"""Frames go to the handler of their kind, connection events to all listeners."""
 
 import pytest
 
 from penstock.node.peers import FrameDispatcher
 from penstock.types import NodeId
 
-from .town import KIND, hello
+from .peer_nodes import KIND, hello
 
 
-def test_frames_of_a_newer_version_are_dropped_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_frames_of_a_newer_version_are_dropped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = FrameDispatcher()
     taken: list[bytes] = []
     dispatcher.take(KIND, lambda sender, body: taken.append(bytes(body)))
@@ -20,7 +20,7 @@ def test_frames_of_a_newer_version_are_dropped_and_told_once(caplog: pytest.LogC
     ]
 
 
-def test_who_watched_first_hears_of_a_coming_first_and_of_a_going_last() -> None:
+def test_the_first_listener_is_told_of_a_connection_first_and_of_its_end_last() -> None:
     dispatcher = FrameDispatcher()
     told: list[str] = []
     for name in ("rpc", "raft"):

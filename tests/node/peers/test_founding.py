@@ -9,7 +9,7 @@ from penstock.config import Address
 from penstock.node.peers import Adopt, Decision, Found, Founding, Join, PeerHello, Wait, cluster_id_of
 from penstock.types import NodeId, Replica
 
-from .town import hello
+from .peer_nodes import hello
 
 
 def at(node: int) -> Address:
@@ -30,14 +30,14 @@ def settled(node: int, founders: tuple[Replica, ...] = FOUNDERS, cluster_id: str
 
 
 def decision(me: PeerHello, *others: PeerHello, dialled: bool = True) -> Decision:
-    """Of a node that reached itself and all these at their addresses."""
+    """The decision of a node that reached itself and all these at their addresses."""
     founding = Founding(me)
     for one in (me, *others):
         founding.heard(one, one.cluster if dialled else None)
     return founding.decide()
 
 
-def test_a_seed_that_answers_and_refuses_is_named_before_those_that_are_merely_late() -> None:
+def test_a_seed_that_refuses_is_named_before_those_that_do_not_answer() -> None:
     founding = Founding(empty(3))
     assert founding.decide() == Wait("waiting for seed 127.0.0.1:7001")
     founding.refused(at(2), "the cluster keys differ")
@@ -67,7 +67,7 @@ CASES = {
             "[127.0.0.1:7001, 127.0.0.1:7002, 127.0.0.1:7003]; all seeds must be started with the same list"
         ),
     ),
-    "not listed, and nobody has founded": (
+    "not listed, and no cluster founded": (
         empty(4),
         [empty(1), empty(2), empty(3)],
         Wait("waiting for the seeds to found a cluster, which this node (not one of them) will join"),
@@ -121,17 +121,17 @@ def test_two_addresses_of_one_node_are_named() -> None:
     )
 
 
-def test_a_node_that_only_called_is_not_known_to_be_a_seed() -> None:
+def test_a_node_that_only_dialled_this_one_is_not_known_to_be_a_seed() -> None:
     assert decision(empty(1), empty(2), empty(3), dialled=False) == Wait("waiting for seed 127.0.0.1:7001")
 
 
-def test_a_seed_that_was_lost_is_waited_for_again() -> None:
+def test_a_lost_seed_is_waited_for_again() -> None:
     founding = Founding(empty(1))
     for node in (1, 2, 3):
         founding.heard(empty(node), at(node))
     founding.lost(NodeId(2))
     assert founding.decide() == Wait("waiting for seed 127.0.0.1:7002")
-    founding.heard(empty(2), None)  # this time it called; its address is known
+    founding.heard(empty(2), None)  # this time it dialled; its address is known
     assert founding.decide() == Found(CLUSTER, FOUNDERS)
 
 
@@ -156,7 +156,7 @@ class Machine:
             self.founding.heard(self.disk, self.disk.cluster)
 
     def decide(self, crash: bool) -> None:
-        """Writes down what was decided and tells it, unless it dies in between."""
+        """Stores its decision and announces it, unless it crashes in between."""
         choice = self.founding.decide() if self.founding is not None else None
         if choice is None or isinstance(choice, Wait):
             return
@@ -189,7 +189,7 @@ def test_any_order_of_hellos_and_crashes_ends_in_one_cluster(
     machines = [Machine(node, listed) for node in range(1, 6)]
     for step, subject, other in script:
         play(step, machines[subject], machines[other])
-    for _ in range(3):  # then all goes well: everybody hears everybody
+    for _ in range(3):  # then without faults: every node hears every other
         for machine in machines:
             for other_machine in machines:
                 machine.hear(other_machine)

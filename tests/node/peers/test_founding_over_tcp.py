@@ -8,37 +8,39 @@ import pytest
 from penstock.node.peers import Adopt, Decision, Found, Founding, Join, Wait, cluster_id_of
 from penstock.types import NodeId, Replica
 
-from .town import KEY, Resident, Town, unused_address
+from .peer_nodes import KEY, PeerNode, PeerNodes, unused_address
 
 
-async def settle(resident: Resident) -> Decision:
-    """What a node does until it has a cluster."""
-    founding = Founding(resident.me)
-    resident.network.dial_seeds(resident.me.seeds)
+async def settle(peer_node: PeerNode) -> Decision:
+    """Runs a node until it has a cluster."""
+    founding = Founding(peer_node.me)
+    peer_node.network.dial_seeds(peer_node.me.seeds)
     heard = 0
 
     def has_decided() -> bool:
         nonlocal heard
-        for hello, dialled in resident.hellos[heard:]:
+        for hello, dialled in peer_node.hellos[heard:]:
             founding.heard(hello, dialled)
-        heard = len(resident.hellos)
+        heard = len(peer_node.hellos)
         return not isinstance(founding.decide(), Wait)
 
-    await resident.until(has_decided)
+    await peer_node.until(has_decided)
     decision = founding.decide()
     assert not isinstance(decision, Wait)
-    resident.network.introduce(
-        msgspec.structs.replace(resident.me, cluster_id=decision.cluster_id, founders=decision.founders)
+    peer_node.network.introduce(
+        msgspec.structs.replace(peer_node.me, cluster_id=decision.cluster_id, founders=decision.founders)
     )
     return decision
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["without-key", "with-key"])
-async def test_seeds_found_one_cluster_and_a_later_node_joins_it(town: Town, key: bytes | None) -> None:
+async def test_seeds_found_one_cluster_and_a_later_node_joins_it(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
     seeds = tuple(unused_address() for _ in range(3))
     settling = []
     for number, address in enumerate(seeds, 1):
-        node = await town.node(number, key=key, seeds=seeds, at=address)
+        node = await peer_nodes.node(number, key=key, seeds=seeds, at=address)
         settling.append(asyncio.create_task(settle(node)))
     decisions = await asyncio.gather(*settling)
     founders = tuple(Replica(NodeId(node), 1000 + node) for node in (1, 2, 3))
@@ -46,17 +48,19 @@ async def test_seeds_found_one_cluster_and_a_later_node_joins_it(town: Town, key
         (cluster_id_of(founders), founders)
     }
     assert all(isinstance(decision, Found | Adopt) for decision in decisions)
-    late = await town.node(4, key=key, seeds=seeds)
+    late = await peer_nodes.node(4, key=key, seeds=seeds)
     assert await settle(late) == Join(cluster_id_of(founders), founders)
 
 
-async def test_a_founder_that_was_away_adopts_what_the_others_founded_with_it(town: Town) -> None:
+async def test_a_founder_that_was_down_adopts_the_cluster_that_the_others_founded_with_it(
+    peer_nodes: PeerNodes,
+) -> None:
     seeds = tuple(unused_address() for _ in range(2))
-    one = await town.node(1, seeds=seeds, at=seeds[0])
-    two = await town.node(2, seeds=seeds, at=seeds[1])
+    one = await peer_nodes.node(1, seeds=seeds, at=seeds[0])
+    two = await peer_nodes.node(2, seeds=seeds, at=seeds[1])
     two.network.dial_seeds(seeds)
     decision = await settle(one)
     assert isinstance(decision, Found)
-    await town.stop(two)  # before it decided anything
-    again = await town.node(2, seeds=seeds, at=seeds[1])
+    await peer_nodes.stop(two)  # before its decision
+    again = await peer_nodes.node(2, seeds=seeds, at=seeds[1])
     assert await settle(again) == Adopt(decision.cluster_id, decision.founders)

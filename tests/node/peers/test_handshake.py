@@ -1,4 +1,4 @@
-"""The handshake as a transcript, without sockets: what each side says, and what nobody can make it say."""
+"""The handshake as a transcript, without sockets: what each side sends, and what no peer can make it send."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from penstock.node.peers.handshake import (
 from penstock.node.peers.hello import Introduction, Refusal, RefusalCode
 from penstock.node.peers.seal import Seal
 
-from .town import KEY, accept_all, hello
+from .peer_nodes import KEY, accept_all, hello
 
 ONE, TWO = hello(1, run=11), hello(2, run=22)
 
@@ -46,7 +46,7 @@ def test_both_know_each_other_after_two_messages_from_each(key: bytes | None) ->
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_it_does_not_matter_how_the_bytes_are_cut(key: bytes | None) -> None:
+def test_the_handshake_does_not_depend_on_how_bytes_are_split(key: bytes | None) -> None:
     dials, listens = dialler(key), listener(key)
     to_listener, to_dialler = dials.opening(), b""
     while to_listener or to_dialler:
@@ -66,7 +66,7 @@ def test_frames_that_follow_at_once_are_kept() -> None:
     assert dials.rest() == b"first frames"
 
 
-def test_a_listener_says_nothing_of_itself_before_the_dialler_has_proven_the_key() -> None:
+def test_a_listener_does_not_introduce_itself_before_the_dialler_has_proven_the_key() -> None:
     preamble = listener(KEY).feed(dialler(KEY).opening())
     assert preamble == MAGIC + bytes([2, 2, KEYED, 0]) + b"l" * 32
     assert listener().feed(b"PN") == b""
@@ -76,7 +76,7 @@ def test_a_listener_says_nothing_of_itself_before_the_dialler_has_proven_the_key
     ("dials", "listens", "spoken"),
     [((2, 2), (2, 3), 2), ((2, 3), (3, 4), 3), ((2, 5), (3, 4), 4), ((3, 3), (2, 3), 3)],
 )
-def test_the_newest_version_that_both_know_is_spoken(
+def test_the_newest_version_that_both_support_is_used(
     dials: tuple[int, int], listens: tuple[int, int], spoken: int
 ) -> None:
     caller, called = dialler(versions=dials), listener(versions=listens)
@@ -84,7 +84,7 @@ def test_the_newest_version_that_both_know_is_spoken(
     assert (caller.version, called.version) == (spoken, spoken)
 
 
-def test_a_node_speaks_the_newest_version_and_the_one_before_it() -> None:
+def test_a_node_supports_the_newest_version_and_the_one_before_it() -> None:
     """Version 1 was never negotiated, so version 2 stands alone."""
     assert NEWEST_VERSION == 2, "from version 3 on, the oldest one is the one before the newest"
     assert OLDEST_VERSION == 2
@@ -137,7 +137,7 @@ def test_another_key_is_refused_and_the_dialler_is_told() -> None:
     assert told.value.ours is False
 
 
-def test_a_recorded_introduction_is_worth_nothing_against_another_nonce() -> None:
+def test_a_recorded_introduction_is_refused_with_another_nonce() -> None:
     caller, called = dialler(KEY), listener(KEY)
     recorded = caller.opening(), caller.feed(called.feed(caller.opening()))
     fresh = listener(KEY, nonce=b"m" * 32)
@@ -148,7 +148,7 @@ def test_a_recorded_introduction_is_worth_nothing_against_another_nonce() -> Non
 
 def test_an_introduction_sent_back_to_its_author_proves_nothing() -> None:
     caller = dialler(KEY)
-    # A mirror without the key: the dialler's own words come back to it, first its preamble, then its proof.
+    # A mirror without the key: the dialler's own bytes come back to it, first its preamble, then its proof.
     introduction = caller.feed(caller.opening())
     with pytest.raises(Refused, match="keys differ"):
         caller.feed(introduction)
@@ -162,7 +162,7 @@ def test_a_changed_introduction_is_refused() -> None:
         called.feed(introduction)
 
 
-def test_a_refusing_listener_still_says_who_it_is() -> None:
+def test_a_refusing_listener_still_introduces_itself() -> None:
     def judge(introduction: Introduction) -> Refusal:
         return Refusal(RefusalCode.ALREADY_CONNECTED, "connected already")
 
@@ -176,7 +176,7 @@ def test_a_refusing_listener_still_says_who_it_is() -> None:
     assert (told.value.hello, told.value.refusal.code) == (TWO, RefusalCode.ALREADY_CONNECTED)
 
 
-def test_words_of_strangers_are_made_fit_for_the_log() -> None:
+def test_text_of_strangers_is_escaped_for_the_log() -> None:
     refusal = Refusal(1, "a\nfake line\x1b[31m" + "x" * 10_000)
     assert str(refusal).startswith("a?fake line?[31mxxx")
     assert len(str(refusal)) == 400
@@ -186,7 +186,7 @@ def test_words_of_strangers_are_made_fit_for_the_log() -> None:
     "address",
     [Address("h", -1), Address("h", 65536), Address("a\nb", 1), Address("h h", 1), Address("h" * 256, 1)],
 )
-def test_an_address_that_nobody_could_dial_is_refused(address: Address) -> None:
+def test_an_address_that_cannot_be_dialled_is_refused(address: Address) -> None:
     me = msgspec.structs.replace(ONE, cluster=address)
     caller = Handshake(dials=True, me=me, key=None, nonce=b"d" * 32, judge=accept_all)
     called = listener()
@@ -203,7 +203,7 @@ def test_an_http_port_that_listens_everywhere_is_no_reason_to_refuse() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"GET ", b"\x00", b"PNSX", b"P" + bytes(39)])
-def test_what_does_not_begin_as_a_preamble_gets_no_answer(junk: bytes) -> None:
+def test_bytes_that_do_not_begin_with_a_preamble_get_no_answer(junk: bytes) -> None:
     with pytest.raises(Refused, match="not Penstock's inter-node protocol") as refused:
         listener().feed(junk)
     assert refused.value.farewell == b""
@@ -213,7 +213,7 @@ def test_a_preamble_has_forty_bytes() -> None:
     assert len(dialler().opening()) == PREAMBLE_SIZE == 40
 
 
-def test_a_seal_takes_each_frame_once_and_in_order() -> None:
+def test_a_seal_accepts_each_frame_once_and_in_order() -> None:
     sends, receives = Seal(KEY, b"dials", b"p"), Seal(KEY, b"dials", b"p")
     first, second = sends.tag(b"head", [b"bo", b"dy"]), sends.tag(b"head", [b"body"])
     assert first != second
@@ -226,6 +226,6 @@ def test_a_seal_takes_each_frame_once_and_in_order() -> None:
     ("sender", "head", "body"),
     [(b"listens", b"head", b"body"), (b"dials", b"hEad", b"body"), (b"dials", b"head", b"bOdy")],
 )
-def test_a_seal_refuses_what_was_changed_or_sent_back(sender: bytes, head: bytes, body: bytes) -> None:
+def test_a_seal_refuses_changed_or_reflected_frames(sender: bytes, head: bytes, body: bytes) -> None:
     tag = Seal(KEY, b"dials", b"p").tag(b"head", [b"body"])
     assert not Seal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]

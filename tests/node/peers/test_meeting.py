@@ -12,27 +12,31 @@ from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
 from penstock.node.peers.hello import ANY_NODE, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
-from .town import KEY, KIND, Cable, Town, hello, unused_address
+from .peer_nodes import KEY, KIND, Relay, PeerNodes, hello, unused_address
 
 pytestmark = pytest.mark.parametrize("key", [None, KEY], ids=["without-key", "with-key"])
 
 
-async def test_nodes_learn_each_others_facts_before_they_are_up(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_nodes_learn_each_others_facts_before_they_are_up(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = await peer_nodes.pair(key=key)
     assert one.network.connected()[NodeId(2)] == two.me
     assert two.network.connected()[NodeId(1)] == one.me
     assert (one.hellos, two.hellos) == ([(two.me, two.address)], [(one.me, None)])
     assert (one.said, two.said) == (["up 2"], ["up 1"])
 
 
-async def test_both_nodes_know_the_version_that_they_negotiated(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_both_nodes_know_the_version_that_they_negotiated(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = await peer_nodes.pair(key=key)
     assert one.network.version_of(NodeId(2)) == two.network.version_of(NodeId(1)) == NEWEST_VERSION
     assert one.network.version_of(NodeId(3)) == 0
 
 
-async def test_frames_arrive_whole_and_in_order_both_ways(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_frames_arrive_whole_and_in_order_both_ways(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.pair(key=key)
     for number in range(1000):
         assert one.network.send(NodeId(2), KIND, b"%d" % number)
         assert two.network.send(NodeId(1), KIND + 1, [b"back ", memoryview(b"%d" % number)])
@@ -42,8 +46,8 @@ async def test_frames_arrive_whole_and_in_order_both_ways(town: Town, key: bytes
     assert one.frames == [(2, KIND + 1, b"back %d" % number) for number in range(1000)]
 
 
-async def test_large_frames_pass_between_small_ones(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_large_frames_pass_between_small_ones(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.pair(key=key)
     sizes = [0, 1, 20_000, 262_144, 3_000_000, 5, 20_000_000, 7]
     for size in sizes:
         assert one.network.send(NodeId(2), KIND, [b"#", bytes([size % 251]) * size])
@@ -51,8 +55,10 @@ async def test_large_frames_pass_between_small_ones(town: Town, key: bytes | Non
     assert [body for _, _, body in two.frames] == [b"#" + bytes([size % 251]) * size for size in sizes]
 
 
-async def test_a_frame_above_the_limit_is_the_senders_mistake(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key, limits=Limits(max_peer_frame_bytes=1024 * 1024))
+async def test_a_frame_above_the_limit_is_the_senders_mistake(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = await peer_nodes.pair(key=key, limits=Limits(max_peer_frame_bytes=1024 * 1024))
     with pytest.raises(ValueError, match="1048576"):
         one.network.send(NodeId(2), KIND, bytes(1024 * 1024))
     assert one.network.send(NodeId(2), KIND, b"after it")
@@ -60,15 +66,17 @@ async def test_a_frame_above_the_limit_is_the_senders_mistake(town: Town, key: b
     assert two.frames == [(1, KIND, b"after it")]
 
 
-async def test_nothing_is_sent_to_who_is_not_there(town: Town, key: bytes | None) -> None:
-    one = await town.node(1, key=key)
+async def test_nothing_is_sent_to_a_node_that_is_not_connected(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one = await peer_nodes.node(1, key=key)
     assert one.network.send(NodeId(2), KIND, b"") is False
     assert one.network.traffic.frames_dropped == 1
 
 
 @pytest.mark.parametrize("dialler", [1, 2])
-async def test_either_side_may_dial(town: Town, key: bytes | None, dialler: int) -> None:
-    nodes = {1: await town.node(1, key=key), 2: await town.node(2, key=key)}
+async def test_either_side_may_dial(peer_nodes: PeerNodes, key: bytes | None, dialler: int) -> None:
+    nodes = {1: await peer_nodes.node(1, key=key), 2: await peer_nodes.node(2, key=key)}
     other = 3 - dialler
     nodes[dialler].dial(nodes[other])
     await nodes[dialler].until_connected(other)
@@ -76,12 +84,12 @@ async def test_either_side_may_dial(town: Town, key: bytes | None, dialler: int)
 
 
 async def test_nodes_that_probe_each_other_at_once_end_with_one_connection(
-    town: Town, key: bytes | None
+    peer_nodes: PeerNodes, key: bytes | None
 ) -> None:
-    one, two = await town.node(1, key=key), await town.node(2, key=key)
+    one, two = await peer_nodes.node(1, key=key), await peer_nodes.node(2, key=key)
     one.network.dial_seeds([one.address, two.address])
     two.network.dial_seeds([two.address, one.address])
-    # Each has been told who is at both addresses: so all four calls are over.
+    # Each knows which node is at both addresses, so all four attempts are over.
     for node in (one, two):
         await node.until(
             lambda node=node: {dialled for _, dialled in node.hellos} >= {one.address, two.address}
@@ -97,23 +105,23 @@ async def test_nodes_that_probe_each_other_at_once_end_with_one_connection(
 @pytest.mark.parametrize(
     ("peer", "first_dialled_by", "expects", "survivor"),
     [
-        (3, 3, 5, "second"),  # 3 dialled again: it has lost the first
+        (3, 3, 5, "second"),  # 3 dialled again: it has lost the first connection
         (3, 5, 5, "second"),  # the connection that the smaller id dialled is the one to keep
         (7, 7, 5, "second"),
         (7, 5, 5, "first"),
-        (3, 3, ANY_NODE, "first"),  # it only wants to know who is there
+        (3, 3, ANY_NODE, "first"),  # it only asks which node is there
         (3, 5, ANY_NODE, "first"),
-        (3, 3, 4, "first"),  # it looks for somebody else
+        (3, 3, 4, "first"),  # it looks for another node
     ],
 )
-async def test_of_two_connections_between_two_nodes_both_choose_the_same(
-    town: Town, key: bytes | None, peer: int, first_dialled_by: int, expects: int, survivor: str
+async def test_both_nodes_keep_the_same_one_of_two_connections(
+    peer_nodes: PeerNodes, key: bytes | None, peer: int, first_dialled_by: int, expects: int, survivor: str
 ) -> None:
-    five, other = await town.node(5, key=key), await town.node(peer, key=key)
+    five, other = await peer_nodes.node(5, key=key), await peer_nodes.node(peer, key=key)
     dialler, listener = (five, other) if first_dialled_by == 5 else (other, five)
     dialler.dial(listener)
     await five.until_connected(peer)
-    second = await town.stranger(five.address)
+    second = await peer_nodes.stranger(five.address)
     handshake = second.handshake(other.me, key=key, expects=expects)
     if survivor == "second":
         await second.complete(handshake)
@@ -125,45 +133,49 @@ async def test_of_two_connections_between_two_nodes_both_choose_the_same(
         assert five.said == [f"up {peer}"]
 
 
-async def test_a_seed_is_tried_until_somebody_is_there(town: Town, key: bytes | None) -> None:
+async def test_a_seed_is_dialled_until_a_node_answers(peer_nodes: PeerNodes, key: bytes | None) -> None:
     empty = unused_address()
-    one = await town.node(1, key=key)
+    one = await peer_nodes.node(1, key=key)
     one.network.dial_seeds([empty])
-    two = await town.node(2, key=key, at=empty)
+    two = await peer_nodes.node(2, key=key, at=empty)
     await one.until_connected(2)
     assert one.hellos == [(two.me, empty)]
 
 
-async def test_a_node_that_comes_back_is_connected_again(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
-    await town.stop(two)
+async def test_a_node_that_comes_back_is_connected_again(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.pair(key=key)
+    await peer_nodes.stop(two)
     await one.until(lambda: one.said == ["up 2", "down 2"])
-    again = await town.node(2, key=key, at=two.address)
+    again = await peer_nodes.node(2, key=key, at=two.address)
     await one.until_connected(2)
     assert one.said == ["up 2", "down 2", "up 2"]
     assert one.network.connected()[NodeId(2)].run == again.me.run != two.me.run
 
 
-async def test_a_seed_is_dialled_again_after_its_node_was_lost(town: Town, key: bytes | None) -> None:
-    one, two = await town.node(1, key=key), await town.node(2, key=key)
+async def test_a_seed_is_dialled_again_after_its_node_was_lost(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = await peer_nodes.node(1, key=key), await peer_nodes.node(2, key=key)
     one.network.dial_seeds([two.address])
     await one.until_connected(2)
-    await town.stop(two)
+    await peer_nodes.stop(two)
     await one.until_connected()
-    await town.node(3, key=key, at=two.address)
+    await peer_nodes.node(3, key=key, at=two.address)
     await one.until_connected(3)
 
 
-async def test_a_new_address_is_dialled_instead_of_the_old_one(town: Town, key: bytes | None) -> None:
-    one, two = await town.node(1, key=key), await town.node(2, key=key)
+async def test_a_new_address_is_dialled_instead_of_the_old_one(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = await peer_nodes.node(1, key=key), await peer_nodes.node(2, key=key)
     one.network.set_peers({NodeId(2): unused_address()})
     one.network.set_peers({NodeId(1): one.address, NodeId(2): two.address})
     await one.until_connected(2)
     assert one.hellos == [(two.me, two.address)]
 
 
-async def test_new_facts_reach_all_who_are_connected(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_new_facts_reach_all_connected_nodes(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.pair(key=key)
     settled = msgspec.structs.replace(one.me, cluster_id="C", founders=(Replica(NodeId(1), 1001),))
     one.network.introduce(settled)
     await two.until(lambda: two.hellos[-1][0] == settled)
@@ -171,10 +183,10 @@ async def test_new_facts_reach_all_who_are_connected(town: Town, key: bytes | No
     assert two.said == ["up 1"]
 
 
-async def test_a_node_that_turns_out_to_be_of_another_cluster_is_cut_off(
-    town: Town, key: bytes | None, caplog: pytest.LogCaptureFixture
+async def test_a_node_that_turns_out_to_be_of_another_cluster_is_disconnected(
+    peer_nodes: PeerNodes, key: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = await town.pair(key=key)
+    one, two = await peer_nodes.pair(key=key)
     one.network.introduce(msgspec.structs.replace(one.me, cluster_id="ONE"))
     await two.until(lambda: two.network.connected()[NodeId(1)].cluster_id == "ONE")
     with caplog.at_level(logging.WARNING, "penstock.peers"):
@@ -185,20 +197,28 @@ async def test_a_node_that_turns_out_to_be_of_another_cluster_is_cut_off(
     assert "of cluster ONE" in caplog.text
 
 
-async def test_a_silent_connection_is_given_up_and_an_idle_one_is_not(town: Town, key: bytes | None) -> None:
-    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key, silence_ms=200)
+async def test_a_silent_connection_is_closed_and_an_idle_one_is_not(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one, two = (
+        await peer_nodes.node(1, key=key, silence_ms=200),
+        await peer_nodes.node(2, key=key, silence_ms=200),
+    )
     one.dial(two)
     await one.until_connected(2)
-    mute = await town.stranger(one.address)
+    mute = await peer_nodes.stranger(one.address)
     await mute.introduce(hello(3), key=key)
     await one.until(lambda: "down 3" in one.said)
     assert one.said == ["up 2", "up 3", "down 3"]
 
 
-async def test_a_node_that_slept_does_not_take_its_own_sleep_for_the_silence_of_others(
-    town: Town, key: bytes | None
+async def test_a_node_that_was_paused_does_not_close_connections_for_its_own_pause(
+    peer_nodes: PeerNodes, key: bytes | None
 ) -> None:
-    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key, silence_ms=200)
+    one, two = (
+        await peer_nodes.node(1, key=key, silence_ms=200),
+        await peer_nodes.node(2, key=key, silence_ms=200),
+    )
     one.dial(two)
     await one.until_connected(2)
     time.sleep(0.5)  # noqa: ASYNC251 - both are on this loop
@@ -207,22 +227,22 @@ async def test_a_node_that_slept_does_not_take_its_own_sleep_for_the_silence_of_
     assert one.said == ["up 2"]
 
 
-async def test_stopping_sends_what_was_taken(town: Town, key: bytes | None) -> None:
-    one, two = await town.pair(key=key)
+async def test_stopping_sends_accepted_frames(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.pair(key=key)
     assert two.network.send(NodeId(1), KIND, b"last words")
-    await town.stop(two)
+    await peer_nodes.stop(two)
     await one.until(lambda: "down 2" in one.said)
     assert one.frames == [(2, KIND, b"last words")]
 
 
-async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropped(
-    town: Town, key: bytes | None
+async def test_frames_for_a_slow_peer_wait_up_to_the_limit_and_are_then_dropped(
+    peer_nodes: PeerNodes, key: bytes | None
 ) -> None:
     limit = 4 * 1024 * 1024
-    one = await town.node(
+    one = await peer_nodes.node(
         1, key=key, limits=Limits(max_peer_queue_bytes=limit, max_peer_frame_bytes=1024 * 1024)
     )
-    idler = await town.stranger(one.address)
+    idler = await peer_nodes.stranger(one.address)
     idler.reader._limit = 1  # type: ignore[attr-defined]  # so that asyncio reads no further by itself
     await idler.introduce(hello(2), key=key)
     idler.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -240,9 +260,9 @@ async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropp
     assert one.network.send(NodeId(2), KIND, b"there is room again")
 
 
-async def test_an_urgent_frame_overtakes_what_waits(town: Town, key: bytes | None) -> None:
-    one = await town.node(1, key=key, urgent_kinds=(KIND,))
-    peer = await town.stranger(one.address)
+async def test_an_urgent_frame_overtakes_waiting_ones(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one = await peer_nodes.node(1, key=key, urgent_kinds=(KIND,))
+    peer = await peer_nodes.stranger(one.address)
     handshake = await peer.introduce(hello(2), key=key)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     bulk = 0
@@ -257,16 +277,16 @@ async def test_an_urgent_frame_overtakes_what_waits(town: Town, key: bytes | Non
     assert 0 < kinds.index(KIND) < bulk / 2
 
 
-async def test_many_nodes_that_all_probe_each_other_at_once_end_with_one_connection_per_pair(
-    town: Town, key: bytes | None
+async def test_many_nodes_that_dial_each_other_at_once_end_with_one_connection_per_pair(
+    peer_nodes: PeerNodes, key: bytes | None
 ) -> None:
-    nodes = [await town.node(number, key=key) for number in range(1, 7)]
+    nodes = [await peer_nodes.node(number, key=key) for number in range(1, 7)]
     addresses = [node.address for node in nodes]
     for node in nodes:
         node.network.dial_seeds(addresses)
     others = {node.node: {other.node for other in nodes} - {node.node} for node in nodes}
     for node in nodes:
-        # Everybody was met at every address, so nobody dials any more.
+        # Every node was reached at every address, so none dials any more.
         await node.until(lambda node=node: {dialled for _, dialled in node.hellos} >= set(addresses))
         await node.until_connected(*others[node.node])
     for node in nodes:
@@ -277,9 +297,11 @@ async def test_many_nodes_that_all_probe_each_other_at_once_end_with_one_connect
         assert {sender for sender, _, _ in node.frames} == others[node.node]
 
 
-async def test_facts_that_change_during_a_handshake_are_told_after_it(town: Town, key: bytes | None) -> None:
-    one = await town.node(1, key=key)
-    peer = await town.stranger(one.address)
+async def test_facts_that_change_during_a_handshake_are_sent_after_it(
+    peer_nodes: PeerNodes, key: bytes | None
+) -> None:
+    one = await peer_nodes.node(1, key=key)
+    peer = await peer_nodes.stranger(one.address)
     handshake = peer.handshake(hello(2), key=key)
     peer.say(handshake.opening())
     introduction = handshake.feed(await peer.reader.readexactly(PREAMBLE_SIZE))
@@ -296,14 +318,12 @@ async def test_facts_that_change_during_a_handshake_are_told_after_it(town: Town
     assert decode_hello(frames[5:end]) == settled
 
 
-async def test_a_connection_that_only_one_side_has_lost_is_replaced_when_the_other_notices(
-    town: Town, key: bytes | None
-) -> None:
-    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key)
-    between = await Cable.lay(two.address)
+async def test_a_half_open_connection_is_replaced(peer_nodes: PeerNodes, key: bytes | None) -> None:
+    one, two = await peer_nodes.node(1, key=key, silence_ms=200), await peer_nodes.node(2, key=key)
+    between = await Relay.open(two.address)
     one.network.set_peers({NodeId(2): between.address})
     await two.until_connected(1)
-    between.cut_far_end()  # node 1 sees nothing of it
+    between.cut_far_end()  # node 1 does not see that
     await two.until(lambda: "down 1" in two.said)
     two.dial(one)
     await two.until(lambda: two.said[-1] == "up 1")

@@ -1,4 +1,4 @@
-"""Calls between nodes: every one ends, in an answer or in words."""
+"""Calls between nodes: every one ends with an answer or an error."""
 
 import asyncio
 import logging
@@ -11,14 +11,14 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.peers import CallFailed, CallProblem, FrameDispatcher, PeerHello, PeerNetwork, Rpc
 from penstock.types import NodeId
 
-from .town import PATIENCE_SECONDS, hello, listen
+from .peer_nodes import PATIENCE_SECONDS, hello, listen
 
 ECHO, LATER, WRONG, BUG, UNKNOWN = 1, 2, 3, 4, 5
 LONG_MS = PATIENCE_SECONDS * 1000
 
 
-class Office:
-    """One node with nothing but calls."""
+class RpcNode:
+    """One node with calls only."""
 
     def __init__(self, node: int, most: int) -> None:
         self.listening = listen(Address("127.0.0.1", 0))
@@ -30,7 +30,7 @@ class Office:
         self.up = asyncio.Event()
         self.dispatcher.watch(up=lambda _: self.up.set())
         self.release = asyncio.Event()
-        """Lets those who ask for LATER have their answer."""
+        """Answers the waiting calls of LATER."""
         self.cancelled = asyncio.Event()
         self.begun = asyncio.Semaphore(0)
         self.rpc.handle(ECHO, self.echo)
@@ -57,13 +57,13 @@ class Office:
         raise ZeroDivisionError("oh")
 
 
-class Offices:
+class RpcNodes:
     def __init__(self, most: int = 100) -> None:
-        self.one, self.two = Office(1, most), Office(2, most)
+        self.one, self.two = RpcNode(1, most), RpcNode(2, most)
 
-    async def __aenter__(self) -> "Offices":
-        for office in (self.one, self.two):
-            await office.network.start(office.listening)
+    async def __aenter__(self) -> "RpcNodes":
+        for rpc_node in (self.one, self.two):
+            await rpc_node.network.start(rpc_node.listening)
         self.one.network.set_peers({NodeId(2): self.two.address})
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.one.up.wait()
@@ -71,101 +71,101 @@ class Offices:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for office in (self.one, self.two):
-            office.rpc.stop()
-            await office.network.stop()
+        for rpc_node in (self.one, self.two):
+            rpc_node.rpc.stop()
+            await rpc_node.network.stop()
 
     def call(self, method: int, question: bytes = b"", timeout_ms: int = LONG_MS) -> Awaitable[memoryview]:
         return self.one.rpc.call(NodeId(2), method, question, timeout_ms)
 
 
-async def test_a_question_is_answered() -> None:
-    async with Offices() as offices:
-        assert await offices.call(ECHO, b"why") == b"1 asked why"
+async def test_a_call_is_answered() -> None:
+    async with RpcNodes() as rpc_nodes:
+        assert await rpc_nodes.call(ECHO, b"why") == b"1 asked why"
         assert (
-            await offices.two.rpc.call(NodeId(1), ECHO, b"x" * 500_000, LONG_MS)
+            await rpc_nodes.two.rpc.call(NodeId(1), ECHO, b"x" * 500_000, LONG_MS)
             == b"2 asked " + b"x" * 500_000
         )
 
 
 async def test_answers_need_not_come_in_order() -> None:
-    async with Offices() as offices:
-        slow = asyncio.ensure_future(offices.call(LATER, b"slow"))
-        assert await offices.call(ECHO, b"quick") == b"1 asked quick"
+    async with RpcNodes() as rpc_nodes:
+        slow = asyncio.ensure_future(rpc_nodes.call(LATER, b"slow"))
+        assert await rpc_nodes.call(ECHO, b"quick") == b"1 asked quick"
         assert not slow.done()
-        offices.two.release.set()
+        rpc_nodes.two.release.set()
         assert await slow == b"slow"
 
 
 async def test_a_handlers_kafka_error_is_raised_where_the_call_was_made() -> None:
-    async with Offices() as offices:
+    async with RpcNodes() as rpc_nodes:
         with pytest.raises(KafkaError, match="ask node 3") as caught:
-            await offices.call(WRONG)
+            await rpc_nodes.call(WRONG)
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
 
-async def test_a_bug_in_a_handler_is_logged_there_and_told_here(caplog: pytest.LogCaptureFixture) -> None:
-    async with Offices() as offices:
+async def test_a_bug_in_a_handler_is_logged_there_and_raised_here(caplog: pytest.LogCaptureFixture) -> None:
+    async with RpcNodes() as rpc_nodes:
         with pytest.raises(CallFailed, match="ZeroDivisionError") as caught:
-            await offices.call(BUG)
+            await rpc_nodes.call(BUG)
         assert caught.value.problem is CallProblem.HANDLER_FAILED
         assert [
             record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR
         ] == [True]
-        assert await offices.call(ECHO) == b"1 asked "
+        assert await rpc_nodes.call(ECHO) == b"1 asked "
 
 
-async def test_an_unknown_method_is_told() -> None:
-    async with Offices() as offices:
+async def test_an_unknown_method_is_an_error() -> None:
+    async with RpcNodes() as rpc_nodes:
         with pytest.raises(CallFailed, match="no method 5") as caught:
-            await offices.call(UNKNOWN)
+            await rpc_nodes.call(UNKNOWN)
         assert caught.value.problem is CallProblem.UNKNOWN_METHOD
 
 
-async def test_a_late_answer_is_a_timeout_and_harms_nobody() -> None:
-    async with Offices() as offices:
+async def test_a_late_answer_is_a_timeout_and_does_no_harm() -> None:
+    async with RpcNodes() as rpc_nodes:
         with pytest.raises(CallFailed, match="within 1 ms") as caught:
-            await offices.call(LATER, timeout_ms=1)
+            await rpc_nodes.call(LATER, timeout_ms=1)
         assert caught.value.problem is CallProblem.TIMED_OUT
-        offices.two.release.set()
-        assert await offices.call(ECHO, b"after") == b"1 asked after"
+        rpc_nodes.two.release.set()
+        assert await rpc_nodes.call(ECHO, b"after") == b"1 asked after"
 
 
-async def test_calls_fail_at_once_when_the_peer_goes_and_its_own_are_cancelled_there() -> None:
-    async with Offices() as offices:
-        waiting = [asyncio.ensure_future(offices.call(LATER)) for _ in range(3)]
+async def test_calls_fail_at_once_when_the_peer_disconnects_and_their_handlers_are_cancelled() -> None:
+    async with RpcNodes() as rpc_nodes:
+        waiting = [asyncio.ensure_future(rpc_nodes.call(LATER)) for _ in range(3)]
         for _ in waiting:
-            await offices.two.begun.acquire()
-        await offices.one.network.stop()
+            await rpc_nodes.two.begun.acquire()
+        await rpc_nodes.one.network.stop()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [getattr(outcome, "problem", None) for outcome in outcomes] == [CallProblem.PEER_LOST] * 3
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await offices.two.cancelled.wait()
+            await rpc_nodes.two.cancelled.wait()
         with pytest.raises(CallFailed) as caught:
-            await offices.call(ECHO)
+            await rpc_nodes.call(ECHO)
         assert caught.value.problem is CallProblem.NOT_CONNECTED
 
 
 async def test_unanswered_calls_to_one_peer_are_limited() -> None:
-    async with Offices(most=2) as offices:
-        waiting = [asyncio.ensure_future(offices.call(LATER)) for _ in range(2)]
+    async with RpcNodes(most=2) as rpc_nodes:
+        waiting = [asyncio.ensure_future(rpc_nodes.call(LATER)) for _ in range(2)]
         for _ in waiting:
-            await offices.two.begun.acquire()
+            await rpc_nodes.two.begun.acquire()
         with pytest.raises(CallFailed, match="2 calls to node 2") as caught:
-            await offices.call(ECHO)
+            await rpc_nodes.call(ECHO)
         assert caught.value.problem is CallProblem.TOO_MANY_CALLS
-        offices.two.release.set()
+        rpc_nodes.two.release.set()
         await asyncio.gather(*waiting)
-        assert await offices.call(ECHO) == b"1 asked "
+        assert await rpc_nodes.call(ECHO) == b"1 asked "
 
 
 async def test_the_answering_side_has_a_limit_of_its_own() -> None:
-    async with Offices(most=2) as offices:
-        offices.one.rpc._most = 10  # a caller that does not keep to it
-        waiting = [asyncio.ensure_future(offices.call(LATER)) for _ in range(2)]
+    async with RpcNodes(most=2) as rpc_nodes:
+        rpc_nodes.one.rpc._most = 10  # a caller that ignores the limit
+        waiting = [asyncio.ensure_future(rpc_nodes.call(LATER)) for _ in range(2)]
         for _ in waiting:
-            await offices.two.begun.acquire()
+            await rpc_nodes.two.begun.acquire()
         with pytest.raises(CallFailed, match="2 calls are being handled"):
-            await offices.call(ECHO)
-        offices.two.release.set()
+            await rpc_nodes.call(ECHO)
+        rpc_nodes.two.release.set()
         await asyncio.gather(*waiting)

@@ -1,4 +1,4 @@
-"""Where dead letters go, and when they go nowhere."""
+"""The topic of dead letters, and when they are dropped."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def watched() -> Iterator[Broker]:
 
 
 def reject_one(broker: Broker, group: str, topic: str, **configs: str) -> Event:
-    """The event of it."""
+    """Rejects one message, and returns its event."""
     servers = broker.bootstrap_servers
     configure(servers, group, share_auto_offset_reset="earliest", **configs)
     publish(servers, topic, ["bad"])
@@ -40,7 +40,7 @@ def end_of(broker: Broker, topic: str) -> int:
     return end
 
 
-def test_what_dies_is_not_put_back_into_its_own_topic(
+def test_a_dead_letter_is_not_written_to_its_own_topic(
     watched: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = reject_one(watched, "workers", "jobs", **OWN)
@@ -50,7 +50,7 @@ def test_what_dies_is_not_put_back_into_its_own_topic(
     assert "workers on jobs" in said
 
 
-def test_a_dead_letter_topic_of_its_own_is_heeded_also_on_a_topic_that_is_named_like_one(
+def test_a_configured_dead_letter_topic_is_used_also_for_a_topic_named_like_one(
     watched: Broker,
 ) -> None:
     dead = reject_one(watched, "menders", "jobs.dlq", penstock_dead_letter_topic="hopeless")
@@ -58,6 +58,6 @@ def test_a_dead_letter_topic_of_its_own_is_heeded_also_on_a_topic_that_is_named_
     assert end_of(watched, "hopeless") == 1
 
 
-def test_without_one_what_dies_among_dead_letters_is_dropped_and_that_is_told(watched: Broker) -> None:
+def test_without_one_a_dead_letter_of_a_dead_letter_topic_is_dropped_and_reported(watched: Broker) -> None:
     assert reject_one(watched, "menders", "jobs.dlq")["dropped"] is True
     assert httpx.get(f"{watched.http_url}/v1/topics/jobs.dlq.dlq", timeout=30).status_code == 404

@@ -26,17 +26,17 @@ def test_a_ttl_counts_from_when_the_message_is_due() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"soon", b"-5", b"1.5", b" 5", b"1e3", "٣".encode(), None])
-def test_what_is_no_number_is_as_if_it_were_not_there(value: bytes | None) -> None:
+def test_a_header_that_is_no_number_is_ignored(value: bytes | None) -> None:
     assert times(delay=value, at=value, ttl=value) == Times(None, None)
 
 
 @pytest.mark.parametrize("digits", [15, 18, 19, 40, 5_000])
-def test_a_number_that_is_far_too_large_means_the_end_of_the_year_9999(digits: int) -> None:
+def test_a_too_large_number_means_the_end_of_the_year_9999(digits: int) -> None:
     assert times(at=b"9" * digits) == Times(LATEST_MS, None)
     assert times(delay=b"9" * digits) == Times(LATEST_MS, None)
     assert times(ttl=b"9" * digits) == Times(None, LATEST_MS)
 
 
-def test_zeros_in_front_do_not_make_a_number_larger() -> None:
+def test_leading_zeros_are_ignored() -> None:
     assert times(delay=b"0" * 40 + b"5") == Times(NOW_MS + 5, None)
     assert times(delay=b"0" * 40) == Times(NOW_MS, None)

@@ -22,7 +22,7 @@ EVERYTHING = 1 << 30
 
 
 class StoredBatches:
-    """A partition of which batches can be taken away, as retention and compaction do."""
+    """A partition whose batches can be removed, as retention and compaction do."""
 
     def __init__(self, sizes: list[int], value: bytes = b"x", compression: int = 0) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -56,7 +56,7 @@ class StoredBatches:
         return found
 
 
-class Scene:
+class ReaderHarness:
     def __init__(self, stored: StoredBatches, **settings: Any) -> None:
         self.stored = stored
         wanted = QueueSettings(lease_ms=1_000, delivery_limit=5, max_leased=10_000, **settings)
@@ -79,112 +79,112 @@ def offsets(delivery: Delivery) -> list[int]:
     return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
 
 
-def test_what_the_log_has_deleted_is_done_and_the_rest_is_delivered() -> None:
-    scene = Scene(StoredBatches([1] * 40))
-    scene.log.read_ahead(NOW, 40)
-    scene.stored.start_offset = 25
-    delivery = scene.deliver(100)
+def test_deleted_records_are_done_and_the_others_are_delivered() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 40))
+    harness.log.read_ahead(NOW, 40)
+    harness.stored.start_offset = 25
+    delivery = harness.deliver(100)
     assert offsets(delivery) == list(range(25, 40))
     assert {one.deliveries for one in delivery.acquired} == {1}
-    assert scene.core.start_offset == 25
+    assert harness.core.start_offset == 25
 
 
 def test_a_queue_of_committed_records_stops_at_the_last_stable_offset() -> None:
-    scene = Scene(StoredBatches([1] * 10))
-    scene.stored.stable_offset = 4
-    scene.log.isolation = Isolation.READ_COMMITTED
-    assert offsets(scene.deliver(100)) == [0, 1, 2, 3]
-    assert not scene.log.is_behind
-    scene.stored.stable_offset = 7
-    assert offsets(scene.deliver(100)) == [4, 5, 6]
+    harness = ReaderHarness(StoredBatches([1] * 10))
+    harness.stored.stable_offset = 4
+    harness.log.isolation = Isolation.READ_COMMITTED
+    assert offsets(harness.deliver(100)) == [0, 1, 2, 3]
+    assert not harness.log.is_behind
+    harness.stored.stable_offset = 7
+    assert offsets(harness.deliver(100)) == [4, 5, 6]
 
 
-def test_what_compaction_has_taken_is_passed_by_one_who_takes_one_at_a_time() -> None:
-    scene = Scene(StoredBatches([1] * 40))
-    scene.log.read_ahead(NOW, 40)
-    scene.stored.compact(3, 37)
+def test_a_consumer_that_takes_one_message_at_a_time_skips_compacted_records() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 40))
+    harness.log.read_ahead(NOW, 40)
+    harness.stored.compact(3, 37)
     got: list[int] = []
     for _ in range(8):
-        got += offsets(scene.deliver(1))
+        got += offsets(harness.deliver(1))
     assert got == [0, 1, 2, 38, 39]
-    assert scene.core.available_count == 0
+    assert harness.core.available_count == 0
 
 
-def test_what_compaction_has_taken_at_the_end_is_not_available_for_ever() -> None:
-    scene = Scene(StoredBatches([1] * 10))
-    scene.log.read_ahead(NOW, 10)
-    scene.stored.compact(4, 9)
-    got = [offset for _ in range(6) for offset in offsets(scene.deliver(1))]
+def test_compacted_records_at_the_end_do_not_stay_available() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 10))
+    harness.log.read_ahead(NOW, 10)
+    harness.stored.compact(4, 9)
+    got = [offset for _ in range(6) for offset in offsets(harness.deliver(1))]
     assert got == [0, 1, 2, 3]
-    assert scene.core.available_count == 0
+    assert harness.core.available_count == 0
 
 
-def test_all_that_is_left_may_be_gone_before_anybody_has_read_of_it() -> None:
-    scene = Scene(StoredBatches([1] * 10))
-    scene.stored.compact(0, 9)
-    assert offsets(scene.deliver(5)) == []
-    assert scene.core.next_offset == 10
-    assert not scene.log.is_behind
+def test_all_remaining_records_may_be_deleted_before_they_are_read() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 10))
+    harness.stored.compact(0, 9)
+    assert offsets(harness.deliver(5)) == []
+    assert harness.core.next_offset == 10
+    assert not harness.log.is_behind
 
 
-def test_a_hole_behind_what_did_not_fit_does_not_swallow_it() -> None:
-    """A large batch does not fit beside the first one, and comes back; behind it compaction has left a hole."""
+def test_a_gap_behind_a_batch_that_did_not_fit_does_not_hide_it() -> None:
+    """A large batch does not fit beside the first one, and is released; behind it compaction has left a gap."""
     stored = StoredBatches([1] * 6)
     large = build_batch([Record(1, NOW, None, b"y" * 5_000, ())], base_offset=1)
     stored.batches[1] = (1, large)
-    scene = Scene(stored)
-    scene.log.read_ahead(NOW, 6)
-    scene.core.acquire(NOW, "other", 5)
-    scene.core.hand_back(NOW, "other", 0, 1)
-    scene.core.acknowledge(NOW, "other", 2, 4, RELEASE)  # the second delivery of these is a range of its own
+    harness = ReaderHarness(stored)
+    harness.log.read_ahead(NOW, 6)
+    harness.core.acquire(NOW, "other", 5)
+    harness.core.hand_back(NOW, "other", 0, 1)
+    harness.core.acknowledge(NOW, "other", 2, 4, RELEASE)  # their second delivery is a separate range
     stored.compact(2, 4)
-    got = offsets(scene.deliver(5, max_bytes=2_000))
-    got += offsets(scene.deliver(5))
-    got += offsets(scene.deliver(5))
+    got = offsets(harness.deliver(5, max_bytes=2_000))
+    got += offsets(harness.deliver(5))
+    got += offsets(harness.deliver(5))
     assert got == [0, 1, 5]
 
 
-def test_what_cannot_be_read_goes_back_and_does_not_count_as_delivered() -> None:
-    scene = Scene(StoredBatches([1] * 4))
-    scene.log.read_ahead(NOW, 4)
-    scene.stored.broken_from = 0
+def test_unreadable_messages_are_released_and_do_not_count_as_delivered() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 4))
+    harness.log.read_ahead(NOW, 4)
+    harness.stored.broken_from = 0
     for _ in range(10):
         with pytest.raises(StorageError):
-            scene.deliver(4)
-    scene.stored.broken_from = 1 << 62
-    delivery = scene.deliver(4)
+            harness.deliver(4)
+    harness.stored.broken_from = 1 << 62
+    delivery = harness.deliver(4)
     assert offsets(delivery) == [0, 1, 2, 3]
     assert {one.deliveries for one in delivery.acquired} == {1}
 
 
-def test_what_can_be_read_is_delivered_before_what_cannot() -> None:
-    scene = Scene(StoredBatches([1] * 4))
-    scene.log.read_ahead(NOW, 4)
-    held = scene.core.acquire(NOW, "other", 2)
-    scene.core.acknowledge(NOW, "other", 1, 1, ACCEPT)
-    scene.core.hand_back(NOW, "other", 0, 0)
+def test_readable_messages_are_delivered_before_unreadable_ones() -> None:
+    harness = ReaderHarness(StoredBatches([1] * 4))
+    harness.log.read_ahead(NOW, 4)
+    held = harness.core.acquire(NOW, "other", 2)
+    harness.core.acknowledge(NOW, "other", 1, 1, ACCEPT)
+    harness.core.hand_back(NOW, "other", 0, 0)
     assert held
-    scene.stored.broken_from = 2
-    assert offsets(scene.deliver(4)) == [0]
-    scene.stored.broken_from = 1 << 62
-    assert offsets(scene.deliver(4)) == [2, 3]
+    harness.stored.broken_from = 2
+    assert offsets(harness.deliver(4)) == [0]
+    harness.stored.broken_from = 1 << 62
+    assert offsets(harness.deliver(4)) == [2, 3]
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_a_delivery_is_bounded_by_what_it_unpacks_to(codec: int) -> None:
+def test_a_delivery_is_bounded_by_its_unpacked_size(codec: int) -> None:
     megabyte = bytes(1_000_000)
-    scene = Scene(StoredBatches([1] * 10, megabyte, codec))
-    assert len(scene.stored.batches[0][1]) < 60_000
+    harness = ReaderHarness(StoredBatches([1] * 10, megabyte, codec))
+    assert len(harness.stored.batches[0][1]) < 60_000
     got: list[int] = []
-    while delivery := offsets(scene.deliver(10, max_unpacked=3_500_000)):
+    while delivery := offsets(harness.deliver(10, max_unpacked=3_500_000)):
         assert 1 <= len(delivery) <= 3
         got += delivery
     assert got == list(range(10))
 
 
 def test_a_batch_that_is_too_large_by_itself_is_delivered_alone() -> None:
-    scene = Scene(StoredBatches([1] * 3, bytes(1_000_000), ZSTD))
-    assert [offsets(scene.deliver(3, max_unpacked=10)) for _ in range(3)] == [[0], [1], [2]]
+    harness = ReaderHarness(StoredBatches([1] * 3, bytes(1_000_000), ZSTD))
+    assert [offsets(harness.deliver(3, max_unpacked=10)) for _ in range(3)] == [[0], [1], [2]]
 
 
 def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
@@ -192,16 +192,16 @@ def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
     data = b"".join(batch for _, batch in stored.batches)
     end, _ = scan_batches(data, 0, keys=True)
     assert 1 <= end <= 4
-    scene = Scene(stored)
-    scene.log.read_ahead(NOW, 30, reads=1)
-    assert scene.log.is_behind
-    scene.log.read_ahead(NOW, 30)
-    assert scene.core.next_offset == 30
-    assert not scene.log.is_behind
+    harness = ReaderHarness(stored)
+    harness.log.read_ahead(NOW, 30, reads=1)
+    assert harness.log.is_behind
+    harness.log.read_ahead(NOW, 30)
+    assert harness.core.next_offset == 30
+    assert not harness.log.is_behind
 
 
 def test_a_batch_that_unpacks_to_more_than_it_says_is_not_opened() -> None:
-    """Two gzip members: the trailer, which says how much it is, speaks of the last one only."""
+    """Two gzip members: the size in the trailer is that of the last one only."""
     plain = build_batch([Record(0, NOW, b"key", bytes(1_000_000), ())])
     records = plain[HEADER_SIZE:]
     payload = gzip.compress(records[:-9_000]) + gzip.compress(records[-9_000:])

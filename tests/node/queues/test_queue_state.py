@@ -73,10 +73,10 @@ async def taken(driver: QueueDriver, most: int = 100, member: str = MEMBER) -> l
     return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
 
 
-def test_what_was_accepted_is_not_delivered_after_a_restart_and_what_was_not_is(tmp_path: Path) -> None:
+def test_after_a_restart_only_messages_that_were_not_accepted_are_delivered(tmp_path: Path) -> None:
     async def work(node: Node) -> None:
         await create(node)
-        driver = await queue(node)  # from here on: the queue begins with new records
+        driver = await queue(node)  # the queue begins with new records
         await publish(node, numbers(10))
         assert await taken(driver) == list(range(10))
         await driver.acknowledge(MEMBER, [Acknowledgement(2, 4, ACCEPT), Acknowledgement(8, 8, ACCEPT)])
@@ -119,7 +119,7 @@ def test_a_driver_that_was_replaced_cannot_write_any_more(tmp_path: Path) -> Non
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_save_that_was_delayed_does_not_undo_a_later_one(tmp_path: Path) -> None:
+def test_a_delayed_save_does_not_undo_a_later_one(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
         store, key = node.queues.manager._store, QueueKey(GROUP, topic_id(node), 0)
@@ -145,7 +145,7 @@ def test_a_claim_of_an_older_term_is_refused(tmp_path: Path) -> None:
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_consumer_that_has_gone_gives_back_what_it_held_at_once(tmp_path: Path) -> None:
+def test_messages_of_a_disconnected_consumer_are_released_at_once(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
         driver = await queue(node)
@@ -210,7 +210,7 @@ def test_no_more_is_leased_than_is_sent(tmp_path: Path) -> None:
     asyncio.run(run(tmp_path, act))
 
 
-def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
+def test_a_failed_copy_of_a_dead_letter_is_retried_until_it_works_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
@@ -236,7 +236,7 @@ def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
     assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1
 
 
-def test_dead_letters_whose_batch_is_rotten_wait_until_it_can_be_read(
+def test_dead_letters_of_a_damaged_batch_wait_until_it_can_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
@@ -267,7 +267,7 @@ def test_dead_letters_whose_batch_is_rotten_wait_until_it_can_be_read(
     assert any("crc" in record.getMessage() for record in caplog.records)
 
 
-def test_what_rests_goes_on_to_rest_after_a_restart_and_when_its_queue_was_put_away(
+def test_retry_delays_survive_a_restart_and_the_unloading_of_an_idle_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drivers, "IDLE_SECONDS", -1.0)

@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.01
 
 
 class Coordinator:
-    """Stands before the real one, and can be away."""
+    """Wraps the real coordinator, and can be unavailable."""
 
     def __init__(self, node: Node) -> None:
         self.is_there = asyncio.Event()
@@ -28,7 +28,7 @@ class Coordinator:
     async def begin(self, group_id: str, *, caller: Caller) -> None:
         self.asked += 1
         if not self.is_there.is_set():
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates now")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now")
         await self._begin(group_id, caller=caller)
 
 
@@ -43,13 +43,13 @@ async def noted(node: Node) -> None:
 
 
 async def commit(node: Node) -> None:
-    """The name becomes a consumer group's."""
+    """Makes the name that of a consumer group."""
     offset = OffsetToCommit(topic="jobs", partition=0, offset=0)
     result = await node.groups.commit(CommitRequest(group_id=GROUP, offsets=(offset,)))
     assert set(result.errors.values()) == {ErrorCode.NONE}
 
 
-def test_a_queue_that_begins_while_nobody_coordinates_is_noted_later(
+def test_a_queue_that_begins_without_a_coordinator_is_registered_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "WAIT_SECONDS", 0.05)
@@ -66,7 +66,7 @@ def test_a_queue_that_begins_while_nobody_coordinates_is_noted_later(
     play(tmp_path, act)
 
 
-def test_a_queue_of_which_something_is_stored_does_not_wait_for_the_coordinator(
+def test_a_queue_with_stored_state_does_not_wait_for_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "WAIT_SECONDS", 3600.0)
@@ -82,7 +82,9 @@ def test_a_queue_of_which_something_is_stored_does_not_wait_for_the_coordinator(
     play(tmp_path, act)
 
 
-def test_one_question_is_asked_for_all_partitions_and_none_while_the_queue_is_at_work(tmp_path: Path) -> None:
+def test_one_request_registers_all_partitions_and_none_is_sent_while_the_queue_is_active(
+    tmp_path: Path,
+) -> None:
     async def act(node: Node) -> None:
         await create(node, partitions=5)
         coordinator = Coordinator(node)
@@ -95,7 +97,7 @@ def test_one_question_is_asked_for_all_partitions_and_none_while_the_queue_is_at
     play(tmp_path, act)
 
 
-def test_a_queue_that_was_begun_beside_a_consumer_group_goes_on_and_no_other_begins(tmp_path: Path) -> None:
+def test_a_queue_with_the_name_of_a_consumer_group_continues_and_no_new_one_begins(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node, partitions=2)
         await commit(node)
@@ -112,7 +114,7 @@ def test_a_queue_that_was_begun_beside_a_consumer_group_goes_on_and_no_other_beg
     play(tmp_path, act)
 
 
-def test_a_note_that_was_lost_is_made_again_while_the_queue_is_at_work(
+def test_a_lost_registration_is_repeated_while_the_queue_is_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "FRESH_SECONDS", 0.0)

@@ -12,7 +12,7 @@ def test_pauses_grow_to_half_a_minute() -> None:
     assert pauses[-1] == LONGEST_SECONDS
 
 
-def test_each_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     backoff = RetryBackoff("dead letters of jobs-0 wait")
     for reason in ("full", "full", "no leader", "full", "no leader"):
         backoff.after(ValueError(reason))
@@ -23,7 +23,7 @@ def test_each_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_reasons_that_never_repeat_do_not_pile_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_memory_of_reasons_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     backoff = RetryBackoff("dead letters of jobs-0 wait")
     for number in range(1_000):
         backoff.after(ValueError(f"offset {number}"))

@@ -77,11 +77,11 @@ async def taken(node: Node, index: int = 0) -> list[int]:
     return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
 
 
-# --- partitions that come later
+# --- added partitions
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """Its first messages come before any consumer has heard of it."""
+def test_an_added_partition_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its first messages are written before any consumer knows it."""
 
     async def act(node: Node) -> None:
         await create(node)
@@ -95,7 +95,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(tmp_path: Path) ->
     play(tmp_path, act)
 
 
-def test_one_after_another_or_at_once_the_first_partitions_begin_with_what_comes(tmp_path: Path) -> None:
+def test_the_first_partitions_begin_with_new_messages_opened_one_by_one_or_at_once(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node, partitions=6)
         for index in range(1, 6):  # the first is empty
@@ -109,8 +109,8 @@ def test_one_after_another_or_at_once_the_first_partitions_begin_with_what_comes
     play(tmp_path, act)
 
 
-def test_a_queue_that_was_set_up_has_all_of_a_partition_that_is_added(tmp_path: Path) -> None:
-    """Nobody has said of it with how many partitions it began: those that it is on tell."""
+def test_a_created_queue_has_all_messages_of_an_added_partition(tmp_path: Path) -> None:
+    """Its number of partitions at the start is not stored: it follows from the partitions that have state."""
 
     async def act(node: Node) -> None:
         await create(node, partitions=2)
@@ -124,7 +124,7 @@ def test_a_queue_that_was_set_up_has_all_of_a_partition_that_is_added(tmp_path: 
     play(tmp_path, act)
 
 
-def test_a_queue_that_is_deleted_and_begun_anew_takes_all_partitions_as_its_first(tmp_path: Path) -> None:
+def test_a_recreated_queue_treats_all_partitions_as_its_first(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
         assert await taken(node) == []
@@ -136,7 +136,7 @@ def test_a_queue_that_is_deleted_and_begun_anew_takes_all_partitions_as_its_firs
     play(tmp_path, act)
 
 
-def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None:
+def test_the_record_of_partition_counts_is_not_listed_as_a_queue(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node, partitions=2)
         await queue(node)
@@ -166,7 +166,7 @@ async def is_still_gone(node: Node) -> bool:
     )
 
 
-def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -> None:
+def test_a_late_settlement_does_not_recreate_a_deleted_queue(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         place = await deleted(node)
         state_topic = node.metadata.state.topics[STATE_TOPIC]
@@ -184,7 +184,7 @@ def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -
     play(tmp_path, act)
 
 
-def test_looking_at_a_deleted_queue_does_not_bring_it_back(tmp_path: Path) -> None:
+def test_reading_a_deleted_queue_does_not_recreate_it(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         place = await deleted(node)
         for looking in (
@@ -200,8 +200,8 @@ def test_looking_at_a_deleted_queue_does_not_bring_it_back(tmp_path: Path) -> No
     play(tmp_path, act)
 
 
-def test_one_who_comes_to_work_while_another_only_looks_begins_the_queue(tmp_path: Path) -> None:
-    """The request had found the queue, which was deleted before it went on."""
+def test_a_consumer_that_arrives_during_a_read_creates_the_queue(tmp_path: Path) -> None:
+    """The read had found the queue, which was deleted before it continued."""
 
     async def act(node: Node) -> None:
         await create(node)

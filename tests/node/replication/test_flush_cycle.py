@@ -9,7 +9,7 @@ from penstock.node.threads import Job
 
 
 class HandThread:
-    """Runs a job when told to."""
+    """Runs a job on request."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -54,15 +54,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def play(scene: Callable[[Owner], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Owner], Awaitable[None]]) -> None:
     async def run() -> None:
-        await scene(Owner())
+        await scenario(Owner())
 
     asyncio.run(run())
 
 
 def test_requests_of_one_turn_share_a_cycle_and_later_ones_share_the_next() -> None:
-    async def scene(owner: Owner) -> None:
+    async def scenario(owner: Owner) -> None:
         owner.add(1)
         owner.add(2)
         await turns()
@@ -75,11 +75,11 @@ def test_requests_of_one_turn_share_a_cycle_and_later_ones_share_the_next() -> N
         assert owner.finished == [([1, 2], 3), ([3, 4], 7)]
         assert not owner.thread.jobs
 
-    play(scene)
+    play(scenario)
 
 
 def test_drain_waits_for_work_that_arrives_while_a_cycle_runs() -> None:
-    async def scene(owner: Owner) -> None:
+    async def scenario(owner: Owner) -> None:
         owner.add(1)
         drained = asyncio.ensure_future(owner.cycle.drain())
         await turns()
@@ -90,22 +90,22 @@ def test_drain_waits_for_work_that_arrives_while_a_cycle_runs() -> None:
         await drained
         assert owner.finished == [([1], 1), ([2], 2)]
 
-    play(scene)
+    play(scenario)
 
 
 def test_work_that_needs_no_thread_ends_its_cycle_at_once() -> None:
-    async def scene(owner: Owner) -> None:
+    async def scenario(owner: Owner) -> None:
         owner.needs_thread = False
         owner.add(1)
         await owner.cycle.drain()
         assert owner.finished == [([1], -1)]
         assert not owner.thread.jobs
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_delayed_cycle_carries_requests_that_come_before_it_starts() -> None:
-    async def scene(owner: Owner) -> None:
+    async def scenario(owner: Owner) -> None:
         owner.pending.append(1)
         owner.cycle.request(0.02)
         owner.add(2)
@@ -116,7 +116,7 @@ def test_a_delayed_cycle_carries_requests_that_come_before_it_starts() -> None:
         await owner.thread.work()
         assert owner.finished == [([1, 2], 3)]
 
-    play(scene)
+    play(scenario)
 
 
 def test_an_unforeseen_error_counts_as_a_failed_flush() -> None:

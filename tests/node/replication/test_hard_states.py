@@ -1,4 +1,4 @@
-"""Terms and votes are on the disk before anybody hears of them, a thousand for the price of one flush."""
+"""Terms and votes are on the disk before they are sent, a thousand with one flush."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ def group(number: int) -> GroupId:
 
 
 class HandThread:
-    """Runs a job when told to."""
+    """Runs a job on request."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -57,18 +57,18 @@ def note(told: list[int], number: int, error: StorageError | None) -> None:
     told.append(number)
 
 
-def play(scene: Callable[[HardStates, FailingStore, HandThread], Awaitable[None]]) -> None:
+def play(scenario: Callable[[HardStates, FailingStore, HandThread], Awaitable[None]]) -> None:
     async def run() -> None:
         disk, thread = MemoryDisk(), HandThread()
         disk.make_dir("meta")
         store = FailingStore(disk, "meta/votes")
-        await scene(HardStates(store, thread, volatile=False, adopts=False), store, thread)
+        await scenario(HardStates(store, thread, volatile=False, adopts=False), store, thread)
 
     asyncio.run(run())
 
 
-def test_nobody_hears_of_a_vote_before_it_is_flushed() -> None:
-    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+def test_a_vote_is_not_sent_before_it_is_flushed() -> None:
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
         told: list[StorageError | None] = []
         states.save(group(0), VOTE, has_log=False, saved=told.append)
         await turns()
@@ -79,11 +79,11 @@ def test_nobody_hears_of_a_vote_before_it_is_flushed() -> None:
         assert states.is_known(group(0))
         assert not states.had_log(group(0))
 
-    play(scene)
+    play(scenario)
 
 
-def test_what_comes_during_a_flush_shares_the_next_one_and_all_are_told_in_order() -> None:
-    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+def test_votes_during_a_flush_share_the_next_one_and_are_confirmed_in_order() -> None:
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
         told: list[int] = []
         for number in range(100):
             states.save(group(number), VOTE, has_log=True, saved=partial(note, told, number))
@@ -96,11 +96,11 @@ def test_what_comes_during_a_flush_shares_the_next_one_and_all_are_told_in_order
         assert store.flushes == 2
         assert not thread.jobs
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_full_disk_is_waited_for() -> None:
-    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
         told: list[StorageError | None] = []
         store.error = DiskFull("no space")
         states.save(group(0), VOTE, has_log=False, saved=told.append)
@@ -116,13 +116,13 @@ def test_a_full_disk_is_waited_for() -> None:
 
     hard_states.RETRY_SECONDS, before = 0.02, hard_states.RETRY_SECONDS
     try:
-        play(scene)
+        play(scenario)
     finally:
         hard_states.RETRY_SECONDS = before
 
 
-def test_after_a_failed_flush_nothing_is_promised_any_more() -> None:
-    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+def test_after_a_failed_flush_no_vote_is_confirmed() -> None:
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
         told: list[StorageError | None] = []
         store.error = StorageError("the disk is gone")
         states.save(group(0), VOTE, has_log=False, saved=told.append)
@@ -133,4 +133,4 @@ def test_after_a_failed_flush_nothing_is_promised_any_more() -> None:
         assert [type(error) for error in told] == [StorageError, StorageError]
         assert store.flushes == 1
 
-    play(scene)
+    play(scenario)

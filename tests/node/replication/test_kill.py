@@ -1,4 +1,4 @@
-"""kill -9 on the real process under load: every acked record is there, once, in order."""
+"""kill -9 on the real process under load: every acked record is stored once, in order."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Load:
-    """An idempotent producer with acks=all that never stops; it notes what was acked and where."""
+    """An idempotent producer with acks=all that never stops; it records the acked offsets."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._producer = Producer(
@@ -103,7 +103,7 @@ def test_nothing_acked_is_lost_doubled_or_reordered_by_kill_9(process: BrokerPro
 
 
 def read_all(bootstrap_servers: str) -> dict[int, list[bytes]]:
-    """Every partition's values; their place in the list is their offset."""
+    """Every partition's values; the index in the list is the offset."""
     reader = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": "check", "enable.auto.commit": False}
     )

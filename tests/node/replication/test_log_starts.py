@@ -1,12 +1,12 @@
-"""Where a log starts is its leader's decision: the others follow as far as they can, and the rest of the way later."""
+"""The leader decides where a log starts: followers follow as far as they can, and continue later."""
 
 from penstock.raft import StartAt
 from tests.kafka.requests import create, write
 from tests.kafka.trio import Trio
 
 
-def test_a_replica_that_is_behind_follows_the_start_of_its_leaders_log_when_it_has_caught_up() -> None:
-    """Its leader says it once, and that may be before the replica knows that what goes was committed."""
+def test_a_replica_that_is_behind_follows_its_leaders_log_start_when_it_has_caught_up() -> None:
+    """Its leader sends it once, and that may be before the replica knows that the deleted records were committed."""
     with Trio() as trio:
         with trio.client(1) as client:
             create(client, "t")

@@ -1,4 +1,4 @@
-"""A node that has lost its votes has also forgotten which logs it had, and one without metadata which topics there are:
+"""A node that has lost its votes does not know which logs it had, and one without metadata does not know the topics:
 in a cluster neither starts."""
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.node.replication import test_repair as mending
 
 FILES = (f"{VOTES_PATH}.0", f"{VOTES_PATH}.1")
 MEMORY = "memory"
-"""How the folder of a node without one is called."""
+"""The name of the folder of a node without one."""
 LOST = pytest.mark.parametrize("lost", [FILES, FILES[:1], FILES[1:]], ids=["both", "first", "second"])
 
 
@@ -33,7 +33,7 @@ def trio() -> Iterator[Trio]:
 
 
 def start_refused(trio: Trio, node_id: int) -> PromisesLost:
-    """Why this node does not start."""
+    """The error with which this node refuses to start."""
     service = trio.call(lambda: Service(trio._configs[node_id], disk=trio._disks[node_id]))
     with pytest.raises(PromisesLost) as refused:
         trio.run(service.start())
@@ -59,7 +59,7 @@ def test_a_founder_without_votes_and_without_a_partition_does_not_start(
     assert "start the node with the same id" in refused.hint
 
 
-def test_a_node_whose_votes_have_rotted_does_not_start_either(trio: Trio) -> None:
+def test_a_node_with_damaged_votes_does_not_start_either(trio: Trio) -> None:
     trio.stop(3)
     file = trio._disks[3].open(FILES[1])
     file.write_at(9, b"\xff")
@@ -68,7 +68,7 @@ def test_a_node_whose_votes_have_rotted_does_not_start_either(trio: Trio) -> Non
     assert "start the node with the same id" in refused.hint
 
 
-def test_what_the_refusal_advises_brings_the_node_and_its_data_back(trio: Trio) -> None:
+def test_the_advice_of_the_refusal_restores_the_node_and_its_data(trio: Trio) -> None:
     with trio.client(1) as client:
         create(client, "acked")
     mending.produce(trio, "acked", range(5))
@@ -84,14 +84,14 @@ def test_what_the_refusal_advises_brings_the_node_and_its_data_back(trio: Trio) 
 
 
 @pytest.mark.parametrize("rotten", [False, True])
-def test_a_node_of_a_cluster_without_its_metadata_ends_and_says_the_same(trio: Trio, rotten: bool) -> None:
+def test_a_node_of_a_cluster_without_its_metadata_ends_with_the_same_advice(trio: Trio, rotten: bool) -> None:
     trio.stop(3)
     disk, folder = trio._disks[3], "topics/__cluster_metadata-0"
     if rotten:
         [segment] = [name for name in disk.list_dir(folder) if name.endswith(".log")]
         disk.open(f"{folder}/{segment}").write_at(20, b"\xff")
         for name in disk.list_dir(folder):
-            if name != segment:  # it would spare recovery from reading
+            if name != segment:  # recovery would not read the log because of it
                 disk.remove(f"{folder}/{name}")
     else:
         disk.remove_tree(folder)
@@ -110,7 +110,7 @@ def test_a_node_of_a_cluster_without_its_metadata_ends_and_says_the_same(trio: T
     assert "start the node with the same id" in refused.value.hint
 
 
-# --- which folders are taken for what
+# --- which folders may be without votes
 
 
 def folder_of(disk: OsDisk, *founders: Replica) -> DataFolder:
@@ -126,7 +126,9 @@ def test_a_node_that_joined_later_needs_its_votes_too(tmp_path: Path) -> None:
         open_votes(disk, folder_of(disk, Replica(NodeId(2), 22)), str(tmp_path))
 
 
-def test_one_that_founded_its_cluster_alone_and_was_joined_by_others_needs_them_too(tmp_path: Path) -> None:
+def test_a_node_that_founded_its_cluster_alone_and_was_joined_by_others_needs_its_votes_too(
+    tmp_path: Path,
+) -> None:
     disk = OsDisk(str(tmp_path))
     folder = folder_of(disk)
     disk.write_file_atomic(GOSSIP_PATH, b"anything")
@@ -134,7 +136,7 @@ def test_one_that_founded_its_cluster_alone_and_was_joined_by_others_needs_them_
         open_votes(disk, folder, str(tmp_path))
 
 
-def test_a_folder_from_before_there_were_votes_is_taken_over_by_a_node_that_is_alone(tmp_path: Path) -> None:
+def test_a_lone_node_takes_over_a_folder_of_an_older_version_without_votes(tmp_path: Path) -> None:
     disk = OsDisk(str(tmp_path))
     folder = folder_of(disk)
     disk.make_dir("topics/old-0")
@@ -144,7 +146,7 @@ def test_a_folder_from_before_there_were_votes_is_taken_over_by_a_node_that_is_a
     assert not is_older
 
 
-def test_a_start_that_was_interrupted_before_the_votes_were_made_is_done_again(tmp_path: Path) -> None:
+def test_a_start_that_was_interrupted_before_the_votes_were_created_is_repeated(tmp_path: Path) -> None:
     config = NodeConfig(data_dir=str(tmp_path), kafka=Address("127.0.0.1", 1))
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Raft messages between nodes: what is packed comes out again, and what nobody packed is refused."""
+"""Raft messages between nodes: packed messages are unpacked unchanged, and other bytes are refused."""
 
 from uuid import UUID
 
@@ -38,7 +38,7 @@ def plain(message: Message) -> Message:
 
 
 @given(st.lists(st.sampled_from(MESSAGES), max_size=6))
-def test_messages_come_out_as_they_went_in(messages: list[Message]) -> None:
+def test_messages_are_unpacked_unchanged(messages: list[Message]) -> None:
     envelopes = unpack(packed(*messages))
     assert [plain(envelope.message) for envelope in envelopes] == messages
     assert all(
@@ -57,7 +57,7 @@ def test_entries_are_not_copied() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_a_violation_and_nothing_else(body: bytes) -> None:
+def test_garbage_raises_only_a_violation(body: bytes) -> None:
     try:
         unpack(memoryview(body))
     except ProtocolViolation:
@@ -66,7 +66,7 @@ def test_garbage_is_a_violation_and_nothing_else(body: bytes) -> None:
 
 
 @given(st.integers(0, 300), st.integers(0, 255))
-def test_a_damaged_frame_is_a_violation_or_still_makes_sense(position: int, value: int) -> None:
+def test_a_damaged_frame_is_a_violation_or_still_valid(position: int, value: int) -> None:
     frame = bytearray(packed(*MESSAGES))
     frame[position % len(frame)] = value
     try:
@@ -78,7 +78,7 @@ def test_a_damaged_frame_is_a_violation_or_still_makes_sense(position: int, valu
             assert len(envelope.message.entries) == envelope.entries_bytes
 
 
-def test_a_frame_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_frame_is_refused() -> None:
     frame = packed(MESSAGES[0])
     for size in range(len(frame)):
         with pytest.raises(ProtocolViolation):

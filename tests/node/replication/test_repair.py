@@ -1,4 +1,4 @@
-"""Rot, and files that are gone, where other replicas are whole: the price is a copy, and clients do not notice."""
+"""Damaged and missing files, while other replicas are intact: the replica is copied again, and clients see no error."""
 
 import logging
 import posixpath
@@ -26,13 +26,13 @@ RECORDS = 60
 BETWEEN_WRITES_SECONDS = 0.01
 """The nodes share this process with their client."""
 PATIENT = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""A machine that is busy with something else shall not look like one without a leader."""
+"""A busy machine must not look like a missing leader."""
 SEGMENTS = {"internal_segment_bytes": "2000"}
 ROTTEN_BYTE = 150
 """Within the first record of a segment's first batch: behind its header of 61 bytes, and a control entry of 74."""
 FIELDS = {"offset": 7, "long length": 8, "term": 15, "crc": 20}
-"""Of a batch's header, the byte of a field that a flip changes least, or most. Each of these misleads whoever reads it
-in another way; the others are found out by the checksum, as a record is."""
+"""Positions in a batch's header, of the least or most significant byte of a field. Each misleads a reader
+in another way; the checksum detects the others, as it does for records."""
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def value(number: int) -> bytes:
 
 @contextmanager
 def under_load(trio: Trio, topic: str, first: int) -> Iterator[Callable[[], range]]:
-    """Somebody goes on producing all the time; gives what was acked so far. Fails with the first error."""
+    """Produces all the time; returns the acked numbers so far. Fails with the first error."""
     ended, acked, problems = threading.Event(), [first], []
 
     def load() -> None:
@@ -114,7 +114,7 @@ def under_load(trio: Trio, topic: str, first: int) -> Iterator[Callable[[], rang
 
 
 def consume(trio: Trio, topic: str, count: int) -> list[bytes]:
-    """All there is, by a client that compares checksums."""
+    """All records, read by a client that checks checksums."""
     consumer = Consumer({"bootstrap.servers": trio.bootstrap_servers, "group.id": "any", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
@@ -153,7 +153,7 @@ def rot(trio: Trio, node_id: int, topic: str, segment: int = 0, position: int = 
 
 
 def scrub(trio: Trio, node_id: int, topic: str) -> None:
-    """Until the rot is found; each call looks at one partition at least."""
+    """Scrubs until the damage is found; each call reads at least one partition."""
     node, replica = trio.node(node_id), trio.replica(node_id, topic)
     for _ in range(len(node.partitions.tended())):
         trio.run(node.housekeeping.scrub())
@@ -206,10 +206,10 @@ def orphans(trio: Trio, node_id: int, topic: str) -> list[str]:
     return [name for name in disk(trio, node_id).list_dir("orphans") if name.startswith(f"{topic}-0")]
 
 
-# --- what is promised
+# --- repairs
 
 
-def test_a_follower_that_has_rotted_is_made_anew(trio: Trio, topic: str) -> None:
+def test_a_damaged_follower_is_recreated(trio: Trio, topic: str) -> None:
     follower = trio.followers(topic)[0]
     rot(trio, follower, topic)
     with under_load(trio, topic, RECORDS) as acked:
@@ -218,10 +218,10 @@ def test_a_follower_that_has_rotted_is_made_anew(trio: Trio, topic: str) -> None
     assert consume(trio, topic, len(acked())) == list(map(value, acked()))
     trio.hand_over(topic, follower)
     assert consume(trio, topic, len(acked())) == list(map(value, acked()))
-    assert len(orphans(trio, follower, topic)) == 1, "nobody deletes the damaged bytes"
+    assert len(orphans(trio, follower, topic)) == 1, "the damaged bytes are kept"
 
 
-def test_a_leader_that_has_rotted_hands_over_and_is_made_anew(trio: Trio, topic: str) -> None:
+def test_a_damaged_leader_hands_over_and_is_recreated(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     rot(trio, leader, topic)
     with under_load(trio, topic, RECORDS) as acked:
@@ -232,7 +232,7 @@ def test_a_leader_that_has_rotted_hands_over_and_is_made_anew(trio: Trio, topic:
 
 
 @pytest.mark.parametrize("position", [ROTTEN_BYTE, *FIELDS.values()], ids=["record", *FIELDS])
-def test_a_follower_without_files_finds_the_rot_of_its_leader_and_both_are_mended(
+def test_a_follower_without_files_finds_the_damage_of_its_leader_and_both_are_repaired(
     trio: Trio, topic: str, caplog: pytest.LogCaptureFixture, position: int
 ) -> None:
     leader, follower = trio.leader(topic), trio.followers(topic)[0]
@@ -248,7 +248,7 @@ def test_a_follower_without_files_finds_the_rot_of_its_leader_and_both_are_mende
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_replica_whose_folder_is_gone_when_its_node_starts_is_copied_again(
+def test_a_replica_whose_folder_is_missing_at_the_start_is_copied_again(
     trio: Trio, topic: str, emptied: bool
 ) -> None:
     follower = trio.followers(topic)[0]
@@ -262,7 +262,7 @@ def test_a_replica_whose_folder_is_gone_when_its_node_starts_is_copied_again(
     assert consume(trio, topic, RECORDS) == list(map(value, range(RECORDS)))
 
 
-def test_a_replica_whose_log_has_a_hole_when_its_node_starts_is_copied_again(trio: Trio, topic: str) -> None:
+def test_a_replica_whose_log_has_a_gap_at_the_start_is_copied_again(trio: Trio, topic: str) -> None:
     follower = trio.followers(topic)[0]
     trio.stop(follower)
     disk(trio, follower).remove(segments(trio, follower, topic)[1])
@@ -273,7 +273,7 @@ def test_a_replica_whose_log_has_a_hole_when_its_node_starts_is_copied_again(tri
     assert len(orphans(trio, follower, topic)) == 1
 
 
-def test_a_new_life_is_remembered_and_the_old_one_never_comes_back(trio: Trio, topic: str) -> None:
+def test_a_new_incarnation_survives_restarts_and_the_old_one_never_returns(trio: Trio, topic: str) -> None:
     follower = trio.followers(topic)[0]
     rot(trio, follower, topic)
     scrub(trio, follower, topic)
@@ -285,10 +285,10 @@ def test_a_new_life_is_remembered_and_the_old_one_never_comes_back(trio: Trio, t
     assert consume(trio, topic, RECORDS + 5) == list(map(value, range(RECORDS + 5)))
 
 
-def test_a_repair_that_a_disk_interrupts_is_done_in_the_end(
+def test_a_repair_interrupted_by_a_disk_error_is_finished_later(
     trio: Trio, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the two steps there is a replica that misses its files, and no new life with old ones."""
+    """Between the two steps there is a replica without its files, and no new incarnation with old files."""
     follower = trio.followers(topic)[0]
     states = trio.node(follower).storage.hard_states
     renew_now, seen = states.renew_now, []
@@ -307,7 +307,7 @@ def test_a_repair_that_a_disk_interrupts_is_done_in_the_end(
     assert len(orphans(trio, follower, topic)) == 1
 
 
-def test_a_repair_goes_on_when_the_controller_changes(trio: Trio, topic: str) -> None:
+def test_a_repair_continues_when_the_controller_changes(trio: Trio, topic: str) -> None:
     controller = trio.controller()
     follower = next(one for one in trio.followers(topic) if one != controller)
     rot(trio, follower, topic)
@@ -322,7 +322,7 @@ def test_a_repair_goes_on_when_the_controller_changes(trio: Trio, topic: str) ->
 def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died(
     trio: Trio, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not fenced yet, so the metadata still counts it, and the move may have been begun before it died."""
+    """It is not fenced yet, so the metadata still counts it, and the repair may have begun before it died."""
     follower = next(one for one in trio.followers(topic) if one != trio.controller())
     [other] = {1, 2, 3} - {trio.leader(topic), follower}
     looks: list[str | None] = []
@@ -345,7 +345,7 @@ def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died
 
 @contextmanager
 def without_peer(trio: Trio, node_id: int, other: int) -> Iterator[None]:
-    """The node's connection with the other one has ended, and nobody else knows."""
+    """The node's connection with the other one has ended, and no other node knows."""
     table: Any = trio.node(node_id).partitions
     is_connected = table.is_connected
     table.is_connected = lambda member: member.node != other and is_connected(member)
@@ -355,10 +355,10 @@ def without_peer(trio: Trio, node_id: int, other: int) -> Iterator[None]:
         del table.is_connected
 
 
-# --- where there is nothing to copy from
+# --- without an intact copy
 
 
-def test_where_every_copy_is_damaged_all_of_them_stay(trio: Trio, topic: str) -> None:
+def test_if_every_copy_is_damaged_all_of_them_are_kept(trio: Trio, topic: str) -> None:
     before = {one: segments(trio, one, topic) for one in trio.running}
     controller = trio.controller()
 
@@ -387,7 +387,7 @@ def test_where_every_copy_is_damaged_all_of_them_stay(trio: Trio, topic: str) ->
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_with_one_copy_or_two_people_are_told_where_the_rot_is_and_nothing_is_touched(
+def test_with_one_or_two_copies_the_damage_is_reported_and_nothing_is_changed(
     trio: Trio, replicas: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with trio.client(1) as client:

@@ -1,4 +1,4 @@
-"""A folder is deleted by decision only: what nobody knows is moved aside, and what is missing is said to be missing."""
+"""A folder is deleted only by a decision: unknown folders are moved aside, and missing files are reported."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ from penstock.node import Node
 from penstock.sim import SimDisk
 from penstock.types import Offset
 
-Scene = Callable[[Node], Awaitable[None]]
+Scenario = Callable[[Node], Awaitable[None]]
 
 
-def on_node(folder: Path, scene: Scene) -> None:
+def on_node(folder: Path, scenario: Scenario) -> None:
     async def run() -> None:
         node = Node(NodeConfig(data_dir=str(folder), kafka=Address("127.0.0.1", 1)))
         await node.start()
         try:
-            await scene(node)
+            await scenario(node)
         finally:
             await node.stop()
 
@@ -50,7 +50,7 @@ def stored(node: Node, topic: str) -> bytes:
     return partition.read(Offset(0), 1 << 20, end=partition.high_watermark, at_least_one=True)
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_written_records_survive_a_restart(tmp_path: Path) -> None:
     async def write(node: Node) -> None:
         await create(node, "t")
         await append(node, "t", b"kept")
@@ -63,7 +63,7 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_an_earlier_topic_of_that_name_is_moved_aside(tmp_path: Path) -> None:
-    """As when the topic was deleted and made again while this node was away."""
+    """For example if the topic was deleted and recreated while this node was down."""
     data, old = tmp_path / "data", tmp_path / "old"
 
     async def write(node: Node) -> None:
@@ -84,7 +84,7 @@ def test_the_folder_of_an_earlier_topic_of_that_name_is_moved_aside(tmp_path: Pa
     votes = {path.name: path.read_bytes() for path in (data / "meta").glob("votes.*")}
     shutil.copytree(old, data / "topics" / "t-0")
     assert votes
-    # The new topic has never taken part here, as far as the votes tell.
+    # According to the votes, the new topic has never had a replica here.
     for name in votes:
         (data / "meta" / name).unlink()
     on_node(tmp_path / "other", write)
@@ -96,7 +96,7 @@ def test_the_folder_of_an_earlier_topic_of_that_name_is_moved_aside(tmp_path: Pa
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_replica_whose_files_are_missing_is_offline_and_does_not_begin_anew(
+def test_a_replica_whose_files_are_missing_is_offline_and_does_not_start_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
 ) -> None:
     async def write(node: Node) -> None:
@@ -121,7 +121,7 @@ def test_a_replica_whose_files_are_missing_is_offline_and_does_not_begin_anew(
 
 
 def test_a_node_without_its_metadata_does_not_start(tmp_path: Path) -> None:
-    """It would vote as one who has nothing, and topics could be forgotten."""
+    """It would vote as an empty node, and topics could be lost."""
 
     async def write(node: Node) -> None:
         await create(node, "t")
@@ -134,7 +134,7 @@ def test_a_node_without_its_metadata_does_not_start(tmp_path: Path) -> None:
         on_node(tmp_path, nothing)
 
 
-def test_an_offline_replica_that_is_destroyed_by_decision_makes_room_for_a_new_one(tmp_path: Path) -> None:
+def test_an_offline_replica_that_is_deleted_by_a_decision_can_be_created_again(tmp_path: Path) -> None:
     async def write(node: Node) -> None:
         await create(node, "t")
         await append(node, "t", b"acknowledged")
@@ -142,8 +142,8 @@ def test_an_offline_replica_that_is_destroyed_by_decision_makes_room_for_a_new_o
     async def make_again(node: Node) -> None:
         await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
         await create(node, "t")
-        await append(node, "t", b"anew")
-        assert b"anew" in stored(node, "t")
+        await append(node, "t", b"new")
+        assert b"new" in stored(node, "t")
 
     on_node(tmp_path, write)
     shutil.rmtree(tmp_path / "topics" / "t-0")
@@ -151,7 +151,7 @@ def test_an_offline_replica_that_is_destroyed_by_decision_makes_room_for_a_new_o
 
 
 def test_a_topic_that_a_snapshot_no_longer_mentions_is_moved_aside_and_not_deleted(tmp_path: Path) -> None:
-    async def scene(node: Node) -> None:
+    async def scenario(node: Node) -> None:
         await create(node, "t")
         await append(node, "t", b"perhaps still wanted")
         await node.metadata.change(
@@ -159,23 +159,23 @@ def test_a_topic_that_a_snapshot_no_longer_mentions_is_moved_aside_and_not_delet
         )
         assert "t" not in node.metadata.state.topics
 
-    on_node(tmp_path, scene)
+    on_node(tmp_path, scenario)
     [aside] = (tmp_path / "orphans").glob("t-0.*")
     assert b"perhaps still wanted" in b"".join(path.read_bytes() for path in aside.glob("*.log"))
 
 
-def test_a_topic_that_was_deleted_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def scene(node: Node) -> None:
+def test_a_deleted_topic_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
         await create(node, "t")
         await append(node, "t", b"x")
         await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
 
-    on_node(tmp_path, scene)
+    on_node(tmp_path, scenario)
     assert not list((tmp_path / "topics").glob("t-0*"))
     assert not (tmp_path / "orphans").exists()
 
 
-def test_what_was_moved_aside_is_there_after_a_power_cut() -> None:
+def test_folders_that_were_moved_aside_survive_a_power_cut() -> None:
     """Into a folder that did not exist a moment before."""
     disk = SimDisk(7)
 

@@ -1,5 +1,5 @@
-"""A topic in memory begins at 0 again when its node does, and what was stored of the log before is not taken for
-something about the new one."""
+"""A topic in memory begins at 0 again when its node restarts, and stored state about the old log is not applied to
+the new one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -67,7 +67,9 @@ async def accept(driver: QueueDriver, first: int, last: int) -> None:
     await driver.acknowledge(MEMBER, [Acknowledgement(first, last, ACCEPT)])
 
 
-def test_what_comes_after_a_restart_is_delivered_though_as_many_were_done_before(tmp_path: Path) -> None:
+def test_messages_after_a_restart_are_delivered_even_if_their_offsets_were_done_before(
+    tmp_path: Path,
+) -> None:
     async def work(node: Node) -> None:
         await create(node)
         driver = await queue(node)
@@ -91,8 +93,8 @@ def test_what_comes_after_a_restart_is_delivered_though_as_many_were_done_before
     asyncio.run(run(tmp_path, come_back_again))
 
 
-def test_what_was_done_above_the_first_that_was_not_is_forgotten_too(tmp_path: Path) -> None:
-    """The start offset alone would tell nothing: it is 0 before and after."""
+def test_acknowledgements_above_the_start_offset_are_dropped_too(tmp_path: Path) -> None:
+    """The start offset alone does not show it: it is 0 before and after."""
 
     async def work(node: Node) -> None:
         await create(node)
@@ -112,7 +114,7 @@ def test_what_was_done_above_the_first_that_was_not_is_forgotten_too(tmp_path: P
     asyncio.run(run(tmp_path, come_back))
 
 
-def test_in_the_same_log_what_is_done_stays_done_for_the_next_driver(tmp_path: Path) -> None:
+def test_without_a_restart_finished_messages_stay_finished_for_the_next_driver(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
         driver = await queue(node)
@@ -127,7 +129,7 @@ def test_in_the_same_log_what_is_done_stays_done_for_the_next_driver(tmp_path: P
 
 
 def test_a_queue_that_is_set_to_an_offset_of_this_log_begins_there(tmp_path: Path) -> None:
-    """Before anybody has driven it, and when somebody has."""
+    """Before it was first driven, and after."""
 
     async def act(node: Node) -> None:
         await create(node)
@@ -141,7 +143,7 @@ def test_a_queue_that_is_set_to_an_offset_of_this_log_begins_there(tmp_path: Pat
     asyncio.run(run(tmp_path, act))
 
 
-def test_what_nobody_has_taken_is_not_deleted_because_as_many_were_acked_before_the_restart(
+def test_undelivered_messages_are_not_deleted_because_of_acks_from_before_the_restart(
     tmp_path: Path,
 ) -> None:
     async def work(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Disks that are full, break or rot: the client is told, everything else goes on."""
+"""Disks that are full, fail or have damaged bytes: the client gets an error, everything else continues."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ def create(client: RawClient, *names: str) -> list[int]:
 
 
 def spoil(folder: Path, pattern: bytes) -> Path:
-    """Changes a byte in the middle of a log, and removes what would spare recovery from reading it."""
+    """Changes a byte in the middle of a log, and removes the files with which recovery would skip it."""
     segment = next(folder.glob("*.log"))
     content = bytearray(segment.read_bytes())
     content[content.index(pattern)] ^= 0xFF
@@ -119,7 +119,7 @@ def test_a_failed_flush_halts_its_partition_and_no_other(client: RawClient, disk
     assert produce(client, "two", b"fine") == ErrorCode.NONE
 
 
-def test_a_rotten_segment_is_named_and_takes_no_other_topic_offline(
+def test_a_damaged_segment_is_reported_and_takes_no_other_topic_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
@@ -137,7 +137,7 @@ def test_a_rotten_segment_is_named_and_takes_no_other_topic_offline(
     assert "byte" in caplog.text
 
 
-def test_an_error_that_nobody_foresaw_in_a_flush_is_answered_and_the_broker_still_stops(
+def test_an_unexpected_error_in_a_flush_is_answered_and_the_broker_still_stops(
     client: RawClient, disk: FaultyDisk
 ) -> None:
     names = [f"many-{index}" for index in range(8)]
@@ -171,7 +171,7 @@ def test_a_full_disk_does_not_keep_the_broker_from_closing(tmp_path: Path) -> No
             assert b"kept" in fetch(client, topic)[1]
 
 
-def test_a_broker_starts_on_a_full_disk_serves_what_is_there_and_takes_writes_when_there_is_room(
+def test_a_broker_starts_on_a_full_disk_serves_reads_and_accepts_writes_when_there_is_space(
     tmp_path: Path,
 ) -> None:
     with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
@@ -202,7 +202,7 @@ def test_the_name_of_a_deleted_topic_is_free_even_if_its_log_could_not_be_opened
         assert fetch(client, "t") == (ErrorCode.NONE, b"")
 
 
-def test_a_rotten_offsets_partition_takes_its_coordinator_offline_and_nothing_else(
+def test_a_damaged_offsets_partition_takes_its_coordinator_offline_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one_home = GroupSettings(offsets_topic_partitions=1)

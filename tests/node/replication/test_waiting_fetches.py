@@ -1,4 +1,4 @@
-"""A fetch that waits is woken by the very bytes that it waits for, whenever they were appended."""
+"""A waiting fetch is woken by its bytes, whenever they were appended."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,12 +29,12 @@ class Peer:
         return lambda: None
 
 
-def play(scene: Callable[[Node, Partition], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Node, Partition], Awaitable[None]]) -> None:
     async def run() -> None:
         node = Node(NodeConfig(memory=True, http=None))
         await node.start()
         await node.controller.create_topic("t", caller=BROKER)
-        await scene(node, node.leader("t", 0))
+        await scenario(node, node.leader("t", 0))
         await node.stop()
 
     asyncio.run(run())
@@ -48,7 +48,7 @@ def append(partition: Partition) -> None:
 def test_bytes_committed_before_the_wait_begins_are_not_missed() -> None:
     """The first read happens when the request arrives, the wait begins a turn of the event loop later."""
 
-    async def scene(node: Node, partition: Partition) -> None:
+    async def scenario(node: Node, partition: Partition) -> None:
         wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         request = FetchRequest(
             max_wait_ms=MAX_WAIT_MS, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[wanted])]
@@ -61,11 +61,11 @@ def test_bytes_committed_before_the_wait_begins_are_not_missed() -> None:
         response = await asyncio.wait_for(answer, PATIENCE_SECONDS)
         assert response.responses[0].partitions[0].records
 
-    play(scene)
+    play(scenario)
 
 
-def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_themselves() -> None:
-    async def scene(node: Node, partition: Partition) -> None:
+def test_bytes_appended_during_a_flush_wake_waiting_fetches_after_their_own_flush() -> None:
+    async def scenario(node: Node, partition: Partition) -> None:
         stored = partition.log
         append(partition)
         first = stored.flushes.begin()
@@ -81,4 +81,4 @@ def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_
         assert partition.high_watermark == 2
         await asyncio.wait_for(waiter.future, PATIENCE_SECONDS)
 
-    play(scene)
+    play(scenario)

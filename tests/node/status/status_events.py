@@ -35,7 +35,7 @@ def events_until(servers: str, enough: Callable[[list[Event]], bool], topic: str
 
 
 def told(events: list[Event], kind: str, **facts: object) -> list[Event]:
-    """Those of this kind with these facts."""
+    """The events of this kind with these facts."""
     return [event for event in events if event["kind"] == kind and facts.items() <= event.items()]
 
 

@@ -1,4 +1,4 @@
-"""Three nodes, asked how they are: a healthy cluster says so, and one that is not says why."""
+"""The health of three nodes: a healthy cluster is reported as such, and an unhealthy one with the reason."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def picture(trio: Trio, node: int) -> ClusterStatus:
 
 
 def settled(trio: Trio, node: int, *, healthy: bool) -> ClusterStatus:
-    """The first picture that is as healthy as that."""
+    """The first report with that health."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (found := picture(trio, node)).healthy is not healthy:
         assert time.monotonic() < deadline, found.troubles
@@ -31,13 +31,13 @@ def settled(trio: Trio, node: int, *, healthy: bool) -> ClusterStatus:
     return found
 
 
-def test_three_nodes_that_keep_up_are_healthy_whomever_one_asks(trio: Trio) -> None:
+def test_three_nodes_in_sync_are_healthy_in_the_report_of_every_node(trio: Trio) -> None:
     for node in (1, 2, 3):
         found = settled(trio, node, healthy=True)
         assert (found.troubles, found.offline, found.metadata.behind) == ((), (), ())
 
 
-def test_a_node_that_is_gone_is_trouble_although_it_held_no_partition(trio: Trio) -> None:
+def test_a_dead_node_is_unhealthy_although_it_had_no_partition(trio: Trio) -> None:
     settled(trio, 1, healthy=True)
     trio.stop(3)
     found = settled(trio, 1, healthy=False)
@@ -47,7 +47,7 @@ def test_a_node_that_is_gone_is_trouble_although_it_held_no_partition(trio: Trio
     assert settled(trio, 1, healthy=True).metadata.voters == (1, 2, 3)
 
 
-def test_a_voter_that_does_not_answer_is_trouble_before_anybody_calls_it_dead(trio: Trio) -> None:
+def test_a_silent_voter_is_unhealthy_before_gossip_declares_it_dead(trio: Trio) -> None:
     asked = trio.controller()
     settled(trio, asked, healthy=True)
     silent = next(node for node in (1, 2, 3) if node != asked)
@@ -57,7 +57,7 @@ def test_a_voter_that_does_not_answer_is_trouble_before_anybody_calls_it_dead(tr
     settled(trio, asked, healthy=True)
 
 
-def test_a_replica_that_its_node_keeps_out_is_shown_everywhere_with_the_reason(trio: Trio) -> None:
+def test_an_offline_replica_is_reported_by_every_node_with_the_reason(trio: Trio) -> None:
     trio.run(trio.node(1).controller.create_topic("orders", caller=BROKER))
     leader = trio.leader("orders")
     follower = trio.followers("orders")[0]
@@ -71,7 +71,7 @@ def test_a_replica_that_its_node_keeps_out_is_shown_everywhere_with_the_reason(t
         assert "offline replicas: 1" in found.troubles
 
 
-def test_a_replica_with_wrong_bytes_of_which_there_is_no_other_is_shown_as_damaged(trio: Trio) -> None:
+def test_a_damaged_only_replica_is_reported_as_damaged(trio: Trio) -> None:
     admin = AdminClient({"bootstrap.servers": trio.bootstrap_servers})
     admin.create_topics([NewTopic("lonely", 1, 1)])["lonely"].result(PATIENCE_SECONDS)
     holder = trio.eventually(

@@ -36,7 +36,7 @@ def name_of(client: socket.socket) -> str:
 
 
 def ask_once(broker: Broker) -> str:
-    """One request on a connection of its own, to its end; says who asked."""
+    """One request on a connection of its own, to its end; returns the client's address."""
     with http_socket(broker) as client:
         name = name_of(client)
         client.sendall(ASK)
@@ -49,10 +49,10 @@ def push_url(broker: Broker, path: str = "/v1/push") -> str:
     return broker.http_url.replace("http://", "ws://") + path
 
 
-# --- what is told
+# --- events
 
 
-def test_a_kafka_client_is_told_with_its_protocol(watched: Broker) -> None:
+def test_a_kafka_connection_is_an_event_with_its_protocol(watched: Broker) -> None:
     host, port = watched.bootstrap_servers.split(":")
     with socket.create_connection((host, int(port))) as client:
         name = name_of(client)
@@ -60,7 +60,7 @@ def test_a_kafka_client_is_told_with_its_protocol(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("connection.closed", client=name, protocol="kafka"))
 
 
-def test_a_kafka_client_that_the_broker_sends_away_is_told_with_the_reason() -> None:
+def test_a_kafka_connection_that_the_broker_closes_is_an_event_with_the_reason() -> None:
     with Broker(status_topic=TOPIC, limits=Limits(max_request_bytes=65536)) as broker:
         host, port = broker.bootstrap_servers.split(":")
         with socket.create_connection((host, int(port)), timeout=30) as client:
@@ -73,7 +73,7 @@ def test_a_kafka_client_that_the_broker_sends_away_is_told_with_the_reason() -> 
     assert str(2**30) in closed["reason"]
 
 
-def test_an_http_caller_is_told_when_it_comes_and_when_it_goes(watched: Broker) -> None:
+def test_an_http_connection_has_events_for_its_begin_and_end(watched: Broker) -> None:
     name = ask_once(watched)
     events = events_until(watched.bootstrap_servers, has("connection.closed", client=name))
     about = [event for event in events if event.get("client") == name]
@@ -83,7 +83,7 @@ def test_an_http_caller_is_told_when_it_comes_and_when_it_goes(watched: Broker) 
     ]
 
 
-def test_a_websocket_ends_as_http_and_is_told_as_what_it_became(watched: Broker) -> None:
+def test_a_websocket_connection_changes_its_protocol_in_its_events(watched: Broker) -> None:
     with connect(push_url(watched)) as reader:
         name = "{}:{}".format(*reader.local_address)
         events_until(watched.bootstrap_servers, has("connection.opened", client=name, protocol="websocket"))
@@ -100,7 +100,7 @@ def test_a_websocket_ends_as_http_and_is_told_as_what_it_became(watched: Broker)
     assert about[1]["reason"] == "it becomes a WebSocket"
 
 
-def test_a_websocket_of_a_foreign_page_is_told_as_refused(watched: Broker) -> None:
+def test_a_websocket_of_a_foreign_origin_is_a_refused_event(watched: Broker) -> None:
     with pytest.raises(InvalidStatus):
         connect(push_url(watched), origin=Origin("http://elsewhere.example"))
     events = events_until(watched.bootstrap_servers, has("connection.refused", protocol="websocket"))
@@ -109,7 +109,7 @@ def test_a_websocket_of_a_foreign_page_is_told_as_refused(watched: Broker) -> No
     assert not told(events, "connection.opened", protocol="websocket")
 
 
-def test_a_websocket_where_there_is_none_is_told_as_refused(watched: Broker) -> None:
+def test_a_websocket_for_an_unknown_path_is_a_refused_event(watched: Broker) -> None:
     with pytest.raises(InvalidStatus):
         connect(push_url(watched, "/v1/nothing"))
     events_until(
@@ -118,7 +118,7 @@ def test_a_websocket_where_there_is_none_is_told_as_refused(watched: Broker) -> 
     )
 
 
-def test_a_handshake_that_is_none_is_told_as_refused(watched: Broker) -> None:
+def test_an_invalid_handshake_is_a_refused_event(watched: Broker) -> None:
     with http_socket(watched) as client:
         client.sendall(
             b"GET /v1/push HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -131,7 +131,7 @@ def test_a_handshake_that_is_none_is_told_as_refused(watched: Broker) -> None:
     )
 
 
-def test_an_http_caller_too_many_is_told_as_refused_and_never_as_opened() -> None:
+def test_an_http_connection_above_the_limit_is_a_refused_event_and_never_an_opened_one() -> None:
     with Broker(status_topic=TOPIC, limits=Limits(max_http_connections=1)) as broker, ExitStack() as held:
         # A WebSocket counts, and is never taken for idle.
         held.enter_context(connect(push_url(broker)))
@@ -146,7 +146,7 @@ def test_an_http_caller_too_many_is_told_as_refused_and_never_as_opened() -> Non
         assert not told(events, "connection.closed", client=name)
 
 
-def test_who_has_to_make_room_is_told_with_the_reason() -> None:
+def test_an_idle_connection_that_is_closed_for_another_is_an_event_with_the_reason() -> None:
     with Broker(status_topic=TOPIC, limits=Limits(max_http_connections=1)) as broker, ExitStack() as held:
         silent = held.enter_context(http_socket(broker))
         name = name_of(silent)
@@ -161,7 +161,7 @@ def test_who_has_to_make_room_is_told_with_the_reason() -> None:
 # --- floods
 
 
-def test_a_flood_of_short_http_requests_is_told_in_sum(watched: Broker) -> None:
+def test_a_flood_of_short_http_requests_is_summed_up(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("broker.ready"))
     names = {ask_once(watched) for _ in range(150)}
 
@@ -170,7 +170,7 @@ def test_a_flood_of_short_http_requests_is_told_in_sum(watched: Broker) -> None:
 
     events = events_until(watched.bootstrap_servers, all_closed)
     singly = [event for event in events if event.get("client") in names]
-    # The minute may have changed once on the way.
+    # The minute may have changed once meanwhile.
     assert SINGLES <= len(singly) <= 2 * SINGLES_PER_MINUTE < 2 * len(names)
     assert len(told(events, "connection.opened", protocol="http")) + sums(events, "opened") == len(names)
 
@@ -183,7 +183,7 @@ def singles(crowds: Crowds, protocol: str, wall_ms: int, count: int) -> int:
     return sum(crowds.is_single("connection.opened", protocol, wall_ms) for _ in range(count))
 
 
-def test_between_two_writes_only_the_first_are_told_by_themselves() -> None:
+def test_between_two_writes_only_the_first_events_are_single() -> None:
     crowds = Crowds()
     assert singles(crowds, "http", 0, 30) == SINGLES
     assert list(crowds.sum_up()) == [{"protocol": "http", "opened": 30 - SINGLES}]
@@ -191,7 +191,7 @@ def test_between_two_writes_only_the_first_are_told_by_themselves() -> None:
     assert singles(crowds, "http", 0, 5) == 5
 
 
-def test_in_a_minute_only_so_many_are_told_by_themselves_and_the_next_begins_anew() -> None:
+def test_the_number_of_single_events_per_minute_is_limited() -> None:
     crowds = Crowds()
     told_singly = 0
     for collection in range(50):

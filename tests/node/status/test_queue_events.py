@@ -1,4 +1,4 @@
-"""Queues and who has them, in the status log."""
+"""Events of queues and their owners in the status log."""
 
 import json
 import urllib.request
@@ -28,7 +28,7 @@ def ask(broker: Broker, method: str, path: str, body: Any = None) -> None:
         answer.read()
 
 
-def test_a_queue_is_told_when_somebody_creates_purges_and_deletes_it(watched: Broker) -> None:
+def test_creating_purging_and_deleting_a_queue_are_events(watched: Broker) -> None:
     ask(watched, "POST", "/v1/queues", {"queue": "mail", "partitions": 3})
     ask(watched, "PATCH", "/v1/queues/mail", {"lease_ms": 45_000})
     ask(watched, "POST", "/v1/queues/mail/purge", {})
@@ -44,21 +44,21 @@ def test_a_queue_is_told_when_somebody_creates_purges_and_deletes_it(watched: Br
     assert any(event["configs"].get("share.record.lock.duration.ms") == "45000" for event in altered)
 
 
-def test_a_queue_that_nobody_created_is_told_when_its_first_consumer_comes(watched: Broker) -> None:
+def test_a_queue_that_its_first_consumer_creates_is_an_event(watched: Broker) -> None:
     servers = watched.bootstrap_servers
     publish(servers, "jobs", ["old", "older"])
-    with worker(servers, "crew", "jobs") as consumer:
+    with worker(servers, "workers", "jobs") as consumer:
 
         def is_created(events: list[Event]) -> bool:
             consumer.poll(0.01)
-            return bool(told(events, "queue.created", group="crew"))
+            return bool(told(events, "queue.created", group="workers"))
 
         events = events_until(servers, is_created)
-    [created] = told(events, "queue.created", group="crew")
+    [created] = told(events, "queue.created", group="workers")
     assert (created["topic"], created["partition"], created["first_offset"]) == ("jobs", 0, 2)
 
 
-def test_who_has_an_exclusive_queue_is_told_whenever_that_changes(watched: Broker) -> None:
+def test_every_change_of_the_owner_of_an_exclusive_queue_is_an_event(watched: Broker) -> None:
     ask(watched, "POST", "/v1/queues", {"queue": "payments", "point_to_point": True})
     url = watched.http_url
     with working(url, "payments", "payments", name="first") as first:
@@ -75,7 +75,7 @@ def test_who_has_an_exclusive_queue_is_told_whenever_that_changes(watched: Broke
     assert {(event["topic"], event["partition"]) for event in told(events, changes)} == {("payments", 0)}
 
 
-def test_a_queue_that_many_share_tells_of_no_seat(watched: Broker) -> None:
+def test_a_shared_queue_has_no_owner_events(watched: Broker) -> None:
     ask(watched, "POST", "/v1/queues", {"queue": "mail"})
     with working(watched.http_url, "mail", "mail") as one:
         one.hear("working")

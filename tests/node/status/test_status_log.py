@@ -1,4 +1,4 @@
-"""The status log: what happens on a broker, as events in a topic."""
+"""The status log: events of a broker in a topic."""
 
 import asyncio
 import logging
@@ -64,7 +64,7 @@ def delete(broker: Broker, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
 
 
-# --- what is told
+# --- events
 
 
 def test_events_are_in_order_and_carry_their_fields(watched: Broker) -> None:
@@ -89,7 +89,7 @@ def test_events_are_in_order_and_carry_their_fields(watched: Broker) -> None:
     }
 
 
-def test_connections_are_told_by_their_address(watched: Broker) -> None:
+def test_connection_events_have_the_clients_address(watched: Broker) -> None:
     host, port = watched.bootstrap_servers.split(":")
     with socket.create_connection((host, int(port))) as client:
         name = "{}:{}".format(*client.getsockname())
@@ -97,7 +97,7 @@ def test_connections_are_told_by_their_address(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("connection.closed", client=name))
 
 
-def test_a_connection_too_many_is_told_as_refused() -> None:
+def test_a_connection_above_the_limit_is_a_refused_event() -> None:
     with Broker(status_topic=TOPIC, limits=Limits(max_connections=4)) as broker, ExitStack() as held:
         host, port = broker.bootstrap_servers.split(":")
         for _ in range(4):
@@ -110,7 +110,7 @@ def test_a_connection_too_many_is_told_as_refused() -> None:
         assert told(events, "connection.refused")[0]["reason"] == "too many connections"
 
 
-def test_a_groups_members_come_rebalance_and_go(watched: Broker) -> None:
+def test_joins_rebalances_and_leaves_of_a_group_are_events(watched: Broker) -> None:
     create(watched, "orders")
     consumer = Consumer(
         {"bootstrap.servers": watched.bootstrap_servers, "group.id": "billing", "client.id": "me"}
@@ -133,7 +133,7 @@ def test_a_groups_members_come_rebalance_and_go(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("group.deleted", group="billing"))
 
 
-def test_a_member_that_falls_silent_is_told_as_expired_with_the_reason() -> None:
+def test_a_member_without_heartbeats_is_an_expired_event_with_the_reason() -> None:
     settings = GroupSettings(min_session_timeout_ms=100)
     with Broker(status_topic=TOPIC, groups=settings) as broker, RawClient(broker) as client:
         join = JoinGroupRequest(
@@ -151,7 +151,7 @@ def test_a_member_that_falls_silent_is_told_as_expired_with_the_reason() -> None
     assert expired["reason"] == "its session timed out"
 
 
-def test_a_queue_is_told_from_its_first_consumer_to_its_dead_letter(watched: Broker) -> None:
+def test_a_queue_has_events_from_its_first_consumer_to_its_dead_letter(watched: Broker) -> None:
     servers = watched.bootstrap_servers
     configure(servers, "workers", share_auto_offset_reset="earliest")
     publish(servers, "jobs", ["bad"])
@@ -170,7 +170,7 @@ def test_a_queue_is_told_from_its_first_consumer_to_its_dead_letter(watched: Bro
     events_until(servers, has("queue.closed", group="workers", topic="jobs", reason="jobs-0 was deleted"))
 
 
-def test_a_subscriber_is_told_when_it_comes_and_goes(watched: Broker) -> None:
+def test_a_subscriber_has_events_for_its_begin_and_end(watched: Broker) -> None:
     create(watched, "news")
     with subscriber(watched.http_url) as reader:
         reader.subscribe("paper", "news")
@@ -179,7 +179,7 @@ def test_a_subscriber_is_told_when_it_comes_and_goes(watched: Broker) -> None:
     assert (attached["topics"], attached["resumed"]) == (["news"], False)
 
 
-def test_what_is_logged_as_an_error_is_told_once_from_whatever_thread(watched: Broker) -> None:
+def test_a_logged_error_is_one_event_from_any_thread(watched: Broker) -> None:
     def complain() -> None:
         for _ in range(3):
             logging.getLogger("penstock.node").error("disk %s is on fire", "sda")
@@ -194,7 +194,7 @@ def test_what_is_logged_as_an_error_is_told_once_from_whatever_thread(watched: B
     assert (error["logger"], error["message"]) == ("penstock.node", "disk sda is on fire")
 
 
-def test_every_event_is_as_the_schema_says(watched: Broker) -> None:
+def test_every_event_matches_the_schema(watched: Broker) -> None:
     create(watched, "orders")
     delete(watched, "orders")
     for event in events_until(watched.bootstrap_servers, has("topic.deleted")):
@@ -216,7 +216,7 @@ def test_the_manual_has_every_kind_with_its_fields() -> None:
 # --- the topic
 
 
-def test_the_topic_is_a_plain_one_bounded_by_retention(watched: Broker) -> None:
+def test_the_topic_is_an_ordinary_one_bounded_by_retention(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("broker.ready"))
     admin = admin_of(watched)
     shown = admin.list_topics(TOPIC, timeout=PATIENCE_SECONDS).topics[TOPIC]
@@ -228,7 +228,7 @@ def test_the_topic_is_a_plain_one_bounded_by_retention(watched: Broker) -> None:
     assert configs["cleanup.policy"].value == "delete"
 
 
-def test_a_topic_that_is_there_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_topic_is_used_unchanged(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         create(broker, "audit", 2, retention_ms="1234567")
     with Broker(data_dir=tmp_path, status_topic="audit") as broker:
@@ -239,19 +239,19 @@ def test_a_topic_that_is_there_is_taken_as_it_is(tmp_path: Path) -> None:
         )
 
 
-def test_an_embedded_broker_has_none_unless_asked() -> None:
+def test_an_embedded_broker_has_no_status_log_by_default() -> None:
     with Broker() as broker:
         create(broker, "orders")
         assert list(admin_of(broker).list_topics(timeout=PATIENCE_SECONDS).topics) == ["orders"]
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "two words", "..", "x" * 250])
-def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+def test_an_invalid_topic_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="status_topic"):
         NodeConfig(status_topic=name).validate()
 
 
-def test_it_goes_on_after_a_restart_and_ends_with_the_stop(tmp_path: Path) -> None:
+def test_it_continues_after_a_restart_and_ends_with_the_stop(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path, status_topic=TOPIC) as broker:
         create(broker, "orders")
     with Broker(data_dir=tmp_path, status_topic=TOPIC) as broker:
@@ -261,7 +261,7 @@ def test_it_goes_on_after_a_restart_and_ends_with_the_stop(tmp_path: Path) -> No
     assert kinds == [*first, "broker.started", "broker.ready"]
 
 
-def test_one_that_is_deleted_is_made_anew_and_the_deletion_is_its_first_event(watched: Broker) -> None:
+def test_a_deleted_status_topic_is_recreated_and_the_deletion_is_its_first_event(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("broker.ready"))
     delete(watched, TOPIC)
     events = events_until(watched.bootstrap_servers, has("topic.deleted", topic=TOPIC))
@@ -272,8 +272,8 @@ def test_one_that_is_deleted_is_made_anew_and_the_deletion_is_its_first_event(wa
 # --- floods, and a topic that cannot be written
 
 
-class Notebook:
-    """Takes batches as RecordForwarder does, when it is told that it can."""
+class FakeForwarder:
+    """Takes batches as RecordForwarder does, when the test allows it."""
 
     def __init__(self, *, open: bool = True) -> None:
         self.events: list[Event] = []
@@ -311,21 +311,21 @@ def new_log() -> StatusLog:
 
 
 def written(*told_first: tuple[str, Mapping[str, object]]) -> list[Event]:
-    """What is in the topic after this was told and the log was stopped."""
+    """The events in the topic after these were reported and the log was stopped."""
 
     async def run() -> list[Event]:
-        log, notebook = new_log(), Notebook()
-        log.start(notebook, at_once)
+        log, forwarder = new_log(), FakeForwarder()
+        log.start(forwarder, at_once)
         await asyncio.sleep(0)
         for kind, facts in told_first:
             log.tell(kind, **facts)
         await log.stop()
-        return notebook.events
+        return forwarder.events
 
     return asyncio.run(run())
 
 
-def test_many_connections_at_once_are_summed_up_beyond_the_first() -> None:
+def test_many_simultaneous_connections_are_summed_up_after_the_first() -> None:
     opened = [("connection.opened", {"client": f"10.0.0.1:{port}"}) for port in range(1, 1001)]
     refused = [("connection.refused", {"client": "10.0.0.2:1"})] * 7
     events = written(*opened, ("topic.deleted", {"topic": "orders"}), *refused)
@@ -337,7 +337,7 @@ def test_many_connections_at_once_are_summed_up_beyond_the_first() -> None:
     assert told(events, "topic.deleted"), "what is not a connection is told in full"
 
 
-def test_a_flood_of_real_connections_is_told_in_sum(watched: Broker) -> None:
+def test_a_flood_of_real_connections_is_summed_up(watched: Broker) -> None:
     host, port = watched.bootstrap_servers.split(":")
     events_until(watched.bootstrap_servers, has("broker.ready"))
     with ExitStack() as held:
@@ -349,27 +349,27 @@ def test_a_flood_of_real_connections_is_told_in_sum(watched: Broker) -> None:
 
 
 def opened(events: list[Event], names: set[str]) -> tuple[int, int]:
-    """How many connections of these clients were told one by one, and how many of anybody in sums."""
+    """How many connections of these clients have single events, and how many connections of all clients are in sums."""
     singly = [event for event in told(events, "connection.opened") if event["client"] in names]
     return len(singly), sum(event.get("opened", 0) for event in told(events, "connections.summary"))
 
 
-def test_memory_is_bounded_when_nobody_takes_the_events_and_the_loss_is_told() -> None:
+def test_memory_is_bounded_while_events_cannot_be_written_and_the_loss_is_reported() -> None:
     async def run() -> list[Event]:
-        log, notebook = new_log(), Notebook()
+        log, forwarder = new_log(), FakeForwarder()
         for number in range(MAX_WAITING + 1234):
             log.tell("topic.deleted", topic=str(number))
-        log.start(notebook, at_once)
+        log.start(forwarder, at_once)
         await asyncio.sleep(0)
         await log.stop()
-        return notebook.events
+        return forwarder.events
 
     dropped, *rest = asyncio.run(run())
     assert (dropped["kind"], dropped["count"]) == ("status.dropped", 1234)
     assert [event["topic"] for event in rest] == [str(number) for number in range(1234, MAX_WAITING + 1234)]
 
 
-def test_what_could_not_be_written_is_tried_again_in_order_and_losses_add_up(
+def test_failed_writes_are_retried_in_order_and_losses_add_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(status_log, "MAX_WAITING", 3)
@@ -377,17 +377,17 @@ def test_what_could_not_be_written_is_tried_again_in_order_and_losses_add_up(
     monkeypatch.setattr(status_log, "RETRY_SECONDS", 0)
 
     async def run() -> list[Event]:
-        log, notebook = new_log(), Notebook()
-        notebook.trouble = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads it")
-        log.start(notebook, at_once)
+        log, forwarder = new_log(), FakeForwarder()
+        forwarder.trouble = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader")
+        log.start(forwarder, at_once)
         for number in range(10):
             log.tell("topic.deleted", topic=str(number))
-            asked = notebook.asked
-            while notebook.asked < asked + 2:
+            asked = forwarder.asked
+            while forwarder.asked < asked + 2:
                 await asyncio.sleep(0)
-        notebook.trouble = None
+        forwarder.trouble = None
         await log.stop()
-        return notebook.events
+        return forwarder.events
 
     events = asyncio.run(run())
     lost = sum(event["count"] for event in told(events, "status.dropped"))
@@ -396,34 +396,34 @@ def test_what_could_not_be_written_is_tried_again_in_order_and_losses_add_up(
     assert lost >= 7
 
 
-def test_a_node_that_stops_does_not_wait_for_a_topic_that_nobody_leads(
+def test_a_stopping_node_does_not_wait_for_a_topic_without_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(status_log, "STOP_SECONDS", 0.05)
 
     async def run() -> None:
-        log, notebook = new_log(), Notebook(open=False)
-        log.start(notebook, at_once)
+        log, forwarder = new_log(), FakeForwarder(open=False)
+        log.start(forwarder, at_once)
         log.tell("broker.stopping")
         await log.stop()
-        assert not notebook.events
+        assert not forwarder.events
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_node_that_is_not_ready_does_not_wait_at_all_when_it_stops() -> None:
     async def run() -> None:
-        log, notebook = new_log(), Notebook()
-        log.start(notebook, asyncio.Event().wait)  # type: ignore[arg-type]
+        log, forwarder = new_log(), FakeForwarder()
+        log.start(forwarder, asyncio.Event().wait)  # type: ignore[arg-type]
         log.tell("broker.started")
         await asyncio.sleep(0)
         await log.stop()
-        assert notebook.asked == 0
+        assert forwarder.asked == 0
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
-def test_the_log_makes_no_events_of_its_own_doing() -> None:
+def test_the_status_log_creates_no_events_about_itself() -> None:
     own: list[tuple[str, Mapping[str, object]]] = [
         ("topic.created", {"topic": TOPIC}),
         ("leader.elected", {"topic": TOPIC, "partition": 0}),
@@ -436,7 +436,7 @@ def test_the_log_makes_no_events_of_its_own_doing() -> None:
     ]
 
 
-def test_an_event_that_the_schema_does_not_have_costs_no_other() -> None:
+def test_an_event_without_a_schema_affects_no_other() -> None:
     events = written(
         ("topic.deleted", {"topic": "a"}),
         ("topic.deleted", {"colour": "red"}),
@@ -446,7 +446,7 @@ def test_an_event_that_the_schema_does_not_have_costs_no_other() -> None:
     assert [event["topic"] for event in events] == ["a", "b"]
 
 
-def test_a_long_text_is_cut() -> None:
+def test_a_long_text_is_truncated() -> None:
     [event] = written(("error", {"message": "x" * 5000}))
     assert event["message"] == "x" * MAX_TEXT
 
@@ -481,7 +481,7 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
 # --- a cluster
 
 
-def test_all_nodes_write_to_one_topic_and_the_next_leader_tells_of_itself() -> None:
+def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event() -> None:
     with Trio(status_topic=TOPIC) as trio:
         events_until(
             trio.bootstrap_servers,

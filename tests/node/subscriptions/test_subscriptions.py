@@ -87,7 +87,7 @@ class FakeReader:
         return dict.fromkeys(terms, -1)
 
 
-class Stage:
+class ReaderHarness:
     def __init__(self, cache_bytes: int = page_reader.CACHE_BYTES) -> None:
         self.reader = FakeReader()
         self.encoder = PlainEncoder()
@@ -105,138 +105,143 @@ class Stage:
                 await asyncio.sleep(0)
 
 
-def on_stage(scenario: Callable[[Stage], Coroutine[Any, Any, None]], **settings: int) -> None:
+def run_with_reader(scenario: Callable[[ReaderHarness], Coroutine[Any, Any, None]], **settings: int) -> None:
     async def play() -> None:
-        await scenario(Stage(**settings))
+        await scenario(ReaderHarness(**settings))
 
     asyncio.run(play())
 
 
-def test_a_thousand_who_wait_for_the_same_place_cost_one_read_and_one_decoding() -> None:
-    async def scenario(stage: Stage) -> None:
+def test_a_thousand_waiting_subscribers_at_one_offset_cost_one_read_and_one_encoding() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
         came: list[Page | ReadOutcome] = []
         for _ in range(1000):
-            stage.page_reader.request(PageKey(SOURCE, stage.encoder, 0), came.append)
-        await stage.until(lambda: stage.reader.waiting == 1)
-        stage.reader.append(b"a", b"b")
-        await stage.until(lambda: len(came) == 1000)
+            harness.page_reader.request(PageKey(SOURCE, harness.encoder, 0), came.append)
+        await harness.until(lambda: harness.reader.waiting == 1)
+        harness.reader.append(b"a", b"b")
+        await harness.until(lambda: len(came) == 1000)
         [page] = set(came)
         assert isinstance(page, Page)
-        frames = {page.frame(stage.encoder, [0, 1]) for _ in came}
+        frames = {page.frame(harness.encoder, [0, 1]) for _ in came}
         assert frames == {b"a|b"}
-        assert (stage.page_reader.reads, stage.encoder.bodies_made, stage.encoder.frames_made) == (1, 2, 1)
+        assert (harness.page_reader.reads, harness.encoder.bodies_made, harness.encoder.frames_made) == (
+            1,
+            2,
+            1,
+        )
 
-    on_stage(scenario)
-
-
-def test_a_page_is_at_hand_for_those_who_come_a_little_later() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(b"a")
-        page = await stage.page(0)
-        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0)) is page
-        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 1)) is None
-
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_the_cache_forgets_what_was_not_used_for_longest_and_never_holds_more_than_it_may() -> None:
-    async def scenario(stage: Stage) -> None:
+def test_a_page_is_cached_for_later_requests() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a")
+        page = await harness.page(0)
+        assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, 0)) is page
+        assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, 1)) is None
+
+    run_with_reader(scenario)
+
+
+def test_the_cache_drops_the_least_recently_used_page_and_is_bounded() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
         for _ in range(5):
-            stage.reader.append(bytes(40_000))
+            harness.reader.append(bytes(40_000))
         for offset in range(4):
-            await stage.page(offset)
-            stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0))
-            assert stage.page_reader.cached_bytes <= 100_000
-        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0)) is not None
-        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 1)) is None
+            await harness.page(offset)
+            harness.page_reader.get(PageKey(SOURCE, harness.encoder, 0))
+            assert harness.page_reader.cached_bytes <= 100_000
+        assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, 0)) is not None
+        assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, 1)) is None
 
-    on_stage(scenario, cache_bytes=100_000)
+    run_with_reader(scenario, cache_bytes=100_000)
 
 
-def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_the_first() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(*[b"%d" % number for number in range(500)])
-        stage.reader.append(b"another batch")
+def test_single_messages_of_one_batch_come_from_the_page_of_the_first() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(*[b"%d" % number for number in range(500)])
+        harness.reader.append(b"another batch")
         future: asyncio.Future[Page | ReadOutcome] = asyncio.get_running_loop().create_future()
-        stage.page_reader.request(PageKey(SOURCE, stage.encoder, 250, single=True), future.set_result)
+        harness.page_reader.request(PageKey(SOURCE, harness.encoder, 250, single=True), future.set_result)
         page = await future
         for offset in (0, 250, 499):
-            assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, offset, single=True)) is page
-        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 500, single=True)) is None
+            assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, offset, single=True)) is page
+        assert harness.page_reader.get(PageKey(SOURCE, harness.encoder, 500, single=True)) is None
         assert (
-            stage.page_reader.get(PageKey(Source(KEY, UUID(int=9)), stage.encoder, 250, single=True)) is None
+            harness.page_reader.get(PageKey(Source(KEY, UUID(int=9)), harness.encoder, 250, single=True))
+            is None
         )
-        assert stage.encoder.bodies_made == 500
+        assert harness.encoder.bodies_made == 500
 
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_when_nobody_waits_any_more_nobody_reads() -> None:
-    async def scenario(stage: Stage) -> None:
+def test_reading_stops_without_waiting_requests() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
         wants = [
-            stage.page_reader.request(PageKey(SOURCE, stage.encoder, 0), lambda _: None) for _ in range(2)
+            harness.page_reader.request(PageKey(SOURCE, harness.encoder, 0), lambda _: None) for _ in range(2)
         ]
-        await stage.until(lambda: stage.reader.waiting == 1)
+        await harness.until(lambda: harness.reader.waiting == 1)
         wants[0].cancel()
         assert len(asyncio.all_tasks()) == 2  # this one and the reading one
         wants[1].cancel()
-        await stage.until(lambda: len(asyncio.all_tasks()) == 1)
-        stage.reader.append(b"a")
-        assert isinstance(await stage.page(0), Page)  # and the next request is served
+        await harness.until(lambda: len(asyncio.all_tasks()) == 1)
+        harness.reader.append(b"a")
+        assert isinstance(await harness.page(0), Page)  # the next request is served
 
-    on_stage(scenario)
-
-
-def test_a_leader_that_cannot_be_asked_now_is_asked_again() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(b"a")
-        stage.reader.trouble = [KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")]
-        assert isinstance(await stage.page(0), Page)
-
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_what_was_deleted_is_told_with_the_place_where_the_log_begins_now() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(b"a", b"b", b"c")
-        stage.reader.start = 2
-        assert await stage.page(0) == ReadOutcome(start=2)
+def test_an_unavailable_leader_is_asked_again() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a")
+        harness.reader.trouble = [KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")]
+        assert isinstance(await harness.page(0), Page)
 
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_a_bug_in_reading_is_told_to_those_who_wait(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.encoder = BrokenEncoder()
-        stage.reader.append(b"a")
-        assert await stage.page(0) is FAILED
+def test_a_read_of_deleted_records_returns_the_log_start() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a", b"b", b"c")
+        harness.reader.start = 2
+        assert await harness.page(0) == ReadOutcome(start=2)
 
-    on_stage(scenario)
+    run_with_reader(scenario)
+
+
+def test_a_bug_in_reading_reaches_the_waiting_requests(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.encoder = BrokenEncoder()
+        harness.reader.append(b"a")
+        assert await harness.page(0) is FAILED
+
+    run_with_reader(scenario)
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_topic_that_was_made_anew_is_another_one() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(b"a")
-        stage.topic_id = UUID(int=8)
-        assert await stage.page(0) == GONE
+def test_a_recreated_topic_is_another_topic() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a")
+        harness.topic_id = UUID(int=8)
+        assert await harness.page(0) == GONE
 
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_what_is_read_while_the_topic_is_made_anew_is_not_of_the_old_one() -> None:
-    async def scenario(stage: Stage) -> None:
-        page = asyncio.get_running_loop().create_task(stage.page(0))
-        await stage.until(lambda: stage.reader.waiting == 1)
-        stage.topic_id = UUID(int=8)
-        stage.reader.append(b"of the new one")
+def test_records_read_during_a_recreation_do_not_count_for_the_old_topic() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        page = asyncio.get_running_loop().create_task(harness.page(0))
+        await harness.until(lambda: harness.reader.waiting == 1)
+        harness.topic_id = UUID(int=8)
+        harness.reader.append(b"of the new one")
         assert await page == GONE
-        assert stage.page_reader.cached_bytes == 0
+        assert harness.page_reader.cached_bytes == 0
 
-    on_stage(scenario)
+    run_with_reader(scenario)
 
 
-def test_a_batch_that_cannot_be_opened_ends_the_page_before_it_and_is_then_passed_over() -> None:
+def test_an_unreadable_batch_ends_the_page_before_it_and_is_then_skipped() -> None:
     good = bytes(build_batch([Record(0, 1_000, None, b"good")]))
     bad = bytearray(build_batch([Record(1, 1_000, None, b"bad"), Record(2, 1_000, None, b"bad")]))
     bad[-1] ^= 0xFF
@@ -250,7 +255,7 @@ def test_a_batch_that_cannot_be_opened_ends_the_page_before_it_and_is_then_passe
     assert outcome.reason
 
 
-def test_frames_are_cut_where_they_would_become_too_long_and_hold_at_least_one_message() -> None:
+def test_frames_are_limited_in_size_and_have_at_least_one_message() -> None:
     sizes = [100, FRAME_BYTES * 2, 100, FRAME_BYTES // 2, FRAME_BYTES // 2, 100]
     records = [Record(offset, 1_000, None, bytes(size)) for offset, size in enumerate(sizes)]
     page = open_page(KEY, bytes(build_batch(records)), 0, PlainEncoder())
@@ -264,12 +269,12 @@ def test_frames_are_cut_where_they_would_become_too_long_and_hold_at_least_one_m
     assert all(sum(sizes[row] for row in frame) <= FRAME_BYTES or len(frame) == 1 for frame in frames)
 
 
-def test_a_page_knows_what_its_records_say_of_their_time() -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.reader.append(b"plain")
-        stage.reader.append(b"later", headers=[("penstock-delay-ms", b"500"), ("penstock-ttl-ms", b"70")])
-        page = await stage.page(0)
+def test_a_page_knows_the_delay_and_expiry_of_its_records() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"plain")
+        harness.reader.append(b"later", headers=[("penstock-delay-ms", b"500"), ("penstock-ttl-ms", b"70")])
+        page = await harness.page(0)
         assert isinstance(page, Page)
         assert page.times == {1: (1_500, 1_570)}
 
-    on_stage(scenario)
+    run_with_reader(scenario)

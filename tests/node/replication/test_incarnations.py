@@ -1,4 +1,4 @@
-"""A node holds most replicas as what it is, and some in another life: who is meant is never mistaken."""
+"""Incarnations of replicas: that of the node's folder, or another one after a recreation. They are never confused."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ Incarnations = st.integers(1, 2**63 - 1)
 
 
 @given(Incarnations, st.integers(0, 2**16 - 1))
-def test_a_life_is_of_its_folder_and_has_a_number(incarnation: int, life: int) -> None:
+def test_an_incarnation_contains_its_folder_and_a_number(incarnation: int, life: int) -> None:
     node = Replica(NodeId(3), incarnation)
     reborn = node.in_life(life)
     assert reborn.life_of(node) == life
@@ -20,12 +20,12 @@ def test_a_life_is_of_its_folder_and_has_a_number(incarnation: int, life: int) -
 
 
 @given(Incarnations, Incarnations)
-def test_another_folder_has_none_of_its_lives(one: int, other: int) -> None:
+def test_another_folder_has_other_incarnations(one: int, other: int) -> None:
     if (one - other) % 2**47:
         assert Replica(NodeId(3), one).life_of(Replica(NodeId(3), other)) is None
 
 
-def test_a_beat_goes_to_the_youngest_life_on_each_node_that_is_there_and_to_no_other_folder() -> None:
+def test_a_beat_goes_to_the_newest_incarnation_on_each_connected_node_and_to_no_other_folder() -> None:
     one, two, wiped, away = (Replica(NodeId(node), 1000 + node) for node in (1, 2, 3, 4))
     nodes = {one.node: one, two.node: two, wiped.node: Replica(wiped.node, 77)}
     for members in ([one, two, two.in_life(2), two.in_life(1)], [two.in_life(2), one, two]):

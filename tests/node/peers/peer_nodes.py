@@ -1,4 +1,4 @@
-"""Nodes without anything but their inter-node port, on 127.0.0.1, and strangers that speak to them."""
+"""Nodes with only an inter-node port, on 127.0.0.1, and strangers that connect to them."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
 
 PATIENCE_SECONDS = 40
-"""For what must happen; nothing is asserted about how long it takes."""
+"""The limit for events that must happen; no test asserts how long they take."""
 
 KEY = b"a key that all nodes of a test share"
 KIND = 20
@@ -46,8 +46,8 @@ def hello(
     )
 
 
-class Resident:
-    """One node: its network, and everything that it was told."""
+class PeerNode:
+    """One node: its network, and everything that it received."""
 
     network: PeerNetwork
 
@@ -55,7 +55,7 @@ class Resident:
         self.address = address
         self.frames: list[tuple[int, int, bytes]] = []
         self.said: list[str] = []
-        """Comings and goings as words: "up 2", "down 2"."""
+        """Connection events as text: "up 2", "down 2"."""
         self.hellos: list[tuple[PeerHello, Address | None]] = []
         self.refusals: list[tuple[Address, Refused]] = []
         """At addresses that it dialled."""
@@ -82,7 +82,7 @@ class Resident:
         self._news.set()
 
     async def until(self, true: Callable[[], object]) -> None:
-        """Returns when something that was told has made it true."""
+        """Returns when a received event has made it true."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not true():
                 self._news.clear()
@@ -91,7 +91,7 @@ class Resident:
     async def until_connected(self, *nodes: int) -> None:
         await self.until(lambda: set(self.network.connected()) == set(nodes))
 
-    def dial(self, *others: "Resident") -> None:
+    def dial(self, *others: "PeerNode") -> None:
         self.network.set_peers({other.node: other.address for other in others})
 
     @property
@@ -101,11 +101,11 @@ class Resident:
     me: PeerHello
 
 
-class Town:
-    """Makes residents and strangers, and sees them all off in the end."""
+class PeerNodes:
+    """Creates nodes and strangers, and closes them all in the end."""
 
     def __init__(self) -> None:
-        self._residents: list[Resident] = []
+        self._peer_nodes: list[PeerNode] = []
         self._strangers: list[Stranger] = []
 
     async def node(
@@ -121,33 +121,33 @@ class Town:
         silence_ms: int = 5_000,
         urgent_kinds: tuple[int, ...] = (),
         at: Address | None = None,
-    ) -> Resident:
+    ) -> PeerNode:
         listening = listen(at or Address("127.0.0.1", 0))
-        resident = Resident(Address("127.0.0.1", listening.getsockname()[1]))
-        resident.me = hello(
+        peer_node = PeerNode(Address("127.0.0.1", listening.getsockname()[1]))
+        peer_node.me = hello(
             node,
-            port=resident.address.port,
+            port=peer_node.address.port,
             incarnation=incarnation,
             run=run,
             cluster_id=cluster_id,
             seeds=seeds,
         )
-        resident.network = PeerNetwork(
-            resident.me,
-            resident,
+        peer_node.network = PeerNetwork(
+            peer_node.me,
+            peer_node,
             key=key,
             limits=limits,
             silence_ms=silence_ms,
             urgent_kinds=urgent_kinds,
             random=Random(node),
         )
-        await resident.network.start(listening)
-        self._residents.append(resident)
-        return resident
+        await peer_node.network.start(listening)
+        self._peer_nodes.append(peer_node)
+        return peer_node
 
     async def pair(
         self, *, key: bytes | None = None, limits: Limits | None = None
-    ) -> tuple[Resident, Resident]:
+    ) -> tuple[PeerNode, PeerNode]:
         """Nodes 1 and 2, connected."""
         one, two = await self.node(1, key=key, limits=limits), await self.node(2, key=key, limits=limits)
         one.dial(two)
@@ -155,9 +155,9 @@ class Town:
         await two.until_connected(1)
         return one, two
 
-    async def stop(self, resident: Resident) -> None:
-        self._residents.remove(resident)
-        await resident.network.stop()
+    async def stop(self, peer_node: PeerNode) -> None:
+        self._peer_nodes.remove(peer_node)
+        await peer_node.network.stop()
 
     async def stranger(self, at: Address) -> "Stranger":
         stranger = Stranger(*await asyncio.open_connection(at.host, at.port))
@@ -167,12 +167,12 @@ class Town:
     async def close(self) -> None:
         for stranger in self._strangers:
             stranger.leave()
-        for resident in self._residents:
-            await resident.network.stop()
+        for peer_node in self._peer_nodes:
+            await peer_node.network.stop()
 
 
 class Stranger:
-    """A bare connection to a node's port. It can also behave, up to a point."""
+    """A bare connection to a node's port, which can also do a valid handshake."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -209,7 +209,7 @@ class Stranger:
         self.say(frame(kind, body))
 
     async def frames(self, handshake: Handshake, count: int) -> AsyncIterator[tuple[int, bytes]]:
-        """What the node sends after the handshake, each checked for its tag; pings left out."""
+        """Frames of the node after the handshake, each checked for its tag, without pings."""
         seals = handshake.seals()
         buffered = handshake.rest()
         while count:
@@ -228,8 +228,8 @@ class Stranger:
         self.writer.transport.abort()
 
 
-class Cable:
-    """A connection's way through somebody else's hands, who can cut it at one end only."""
+class Relay:
+    """A relay for a connection, which can cut it at one end only."""
 
     address: Address
 
@@ -241,15 +241,15 @@ class Cable:
         self._cut = False
 
     @classmethod
-    async def lay(cls, far: Address) -> "Cable":
-        cable = cls(far)
+    async def open(cls, far: Address) -> "Relay":
+        relay = cls(far)
         listening = listen(Address("127.0.0.1", 0))
-        cable.address = Address("127.0.0.1", listening.getsockname()[1])
-        cable._server = await asyncio.start_server(cable._carry, sock=listening)
-        return cable
+        relay.address = Address("127.0.0.1", listening.getsockname()[1])
+        relay._server = await asyncio.start_server(relay._carry, sock=listening)
+        return relay
 
     def cut_far_end(self) -> None:
-        """From now on the near side speaks into the void, and new callers hear nothing."""
+        """From now on bytes of the near side are lost, and new connections get no bytes."""
         self._cut = True
         for end in self._far_ends:
             end.transport.abort()
@@ -289,6 +289,6 @@ def listen(address: Address) -> socket.socket:
 
 
 def unused_address() -> Address:
-    """Where nobody listens now, and where a test may listen later."""
+    """An address without a listener, where a test may listen later."""
     with listen(Address("127.0.0.1", 0)) as listening:
         return Address("127.0.0.1", listening.getsockname()[1])
