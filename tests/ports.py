@@ -17,7 +17,7 @@ _random = random.Random()
 
 
 def free_port() -> int:
-    """One that nobody listens on, neither by TCP nor by UDP, and that no test has been given before."""
+    """A port without a listener, neither TCP nor UDP, that no test has been given before."""
     folder = Path(tempfile.gettempdir(), "penstock-test-ports")
     folder.mkdir(exist_ok=True)
     while True:

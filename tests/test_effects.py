@@ -16,7 +16,7 @@ def test_effects_are_taken_once_and_in_order() -> None:
     assert outbox.take() == []
 
 
-def test_writes_are_told_in_their_order_whatever_the_order_of_the_reports() -> None:
+def test_writes_are_reported_in_their_order_for_any_order_of_confirmations() -> None:
     outbox, told = Outbox(), list[tuple[str, int, bool]]()
     outbox.persist([(b"1", b"")], lambda now_ms, ok: told.append(("first", now_ms, ok)))
     outbox.persist([(b"2", None)], lambda now_ms, ok: told.append(("second", now_ms, ok)))
@@ -27,7 +27,7 @@ def test_writes_are_told_in_their_order_whatever_the_order_of_the_reports() -> N
     assert told == [("first", 6, False), ("second", 6, True)]
 
 
-def test_a_large_write_is_split_and_told_once_with_the_outcome_of_all() -> None:
+def test_a_large_write_is_split_and_reported_once_with_the_outcome_of_all_parts() -> None:
     outbox, told = Outbox(), list[bool]()
     records = [(b"%d" % number, None) for number in range(2 * PERSIST_RECORDS_MAX + 1)]
     outbox.persist(records, lambda now_ms, ok: told.append(ok))

@@ -1,4 +1,4 @@
-"""A broker inside the process: quick to have, several at once, and gone without a trace."""
+"""A broker inside the process: fast to start, several at once, and without leftovers."""
 
 import socket
 import threading
@@ -40,7 +40,7 @@ def test_it_leaves_no_thread_no_port_and_no_file(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
-def test_several_brokers_in_one_process_know_nothing_of_each_other() -> None:
+def test_several_brokers_in_one_process_are_independent() -> None:
     with Broker() as one, Broker() as two:
         produce(one, "mine", "x")
         topics = (
@@ -51,7 +51,7 @@ def test_several_brokers_in_one_process_know_nothing_of_each_other() -> None:
         assert "mine" not in topics
 
 
-def test_what_is_on_disk_is_there_again(tmp_path: Path) -> None:
+def test_records_on_disk_survive_a_restart(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as first:
         produce(first, "kept", "a", "b")
     with Broker(data_dir=tmp_path) as second:
@@ -67,7 +67,7 @@ def test_a_data_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
     Broker(data_dir=tmp_path).close()
 
 
-def test_a_port_in_use_is_named_and_costs_nothing() -> None:
+def test_a_port_in_use_is_named_and_leaves_nothing_behind() -> None:
     before = threading.active_count()
     with Broker() as broker, pytest.raises(ConfigError, match=broker.bootstrap_servers):
         Broker(kafka=broker.bootstrap_servers)

@@ -11,7 +11,7 @@ nullable_bytes = st.none() | small_bytes
 header_lists = st.lists(st.tuples(st.text(max_size=8), nullable_bytes), max_size=3).map(tuple)
 timestamps = st.one_of(
     st.integers(BASE_TIMESTAMP_MS, BASE_TIMESTAMP_MS + 1000),
-    st.integers(-1, 2**63 - 2),  # whose distance from each other a record can still say
+    st.integers(-1, 2**63 - 2),  # whose differences fit into a record
 )
 
 

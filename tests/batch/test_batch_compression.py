@@ -25,7 +25,7 @@ PAYLOADS = {
 
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS.keys())
 @pytest.mark.parametrize("codec", ALL)
-def test_what_was_compressed_comes_back_when_the_limit_is_its_exact_size(codec, payload):
+def test_compressed_data_round_trips_at_a_limit_of_its_exact_size(codec, payload):
     assert decompress(codec, compress(codec, payload), max_bytes=len(payload)) == payload
 
 
@@ -39,7 +39,7 @@ def test_one_byte_more_than_the_limit_is_refused(codec, payload):
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ALL), st.binary(max_size=300), st.integers(1, 400))
-def test_any_bytes_come_back(codec, piece, times):
+def test_any_bytes_round_trip(codec, piece, times):
     payload = piece * times
     for data in (payload, bytearray(payload), memoryview(payload)):
         packed = compress(codec, data)
@@ -48,7 +48,7 @@ def test_any_bytes_come_back(codec, piece, times):
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_a_bomb_takes_no_more_memory_than_the_limit(codec):
+def test_a_decompression_bomb_takes_no_more_memory_than_the_limit(codec):
     bomb = compress(codec, bytes(50_000_000))
     limit = 1_000_000
     tracemalloc.start()
@@ -63,7 +63,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec):
     assert peak < 2 * limit
 
 
-def test_stated_sizes_are_hints_and_never_believed():
+def test_stated_sizes_are_hints_and_never_trusted():
     lying_gzip = bytearray(compress(GZIP, b"abc" * 100))
     lying_gzip[-4:] = struct.pack("<I", 2**32 - 1)
     with pytest.raises(BatchError):

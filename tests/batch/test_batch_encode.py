@@ -87,7 +87,7 @@ def some_rows(draw: st.DrawFn) -> Rows:
 
 @UNTIMED
 @given(rows=some_rows(), codec=codecs)
-def test_what_is_encoded_is_read_back(rows: Rows, codec: int) -> None:
+def test_encoded_rows_are_read_back(rows: Rows, codec: int) -> None:
     encoded = encode_columns(rows.columns, b"", 0, UNBOUNDED, NOW_MS)
     batch = pack_batch(encoded, compression=codec)
     assert check_produced(batch).max_timestamp == max(row.timestamp for row in rows.records)
@@ -174,7 +174,7 @@ def test_murmur2_gives_the_numbers_of_the_java_client(key: bytes, hashed: int) -
 @given(
     keys=st.lists(nullable_bytes, min_size=1, max_size=20), count=st.integers(1, 9), shift=st.integers(0, 9)
 )
-def test_keys_choose_partitions_and_rows_without_one_go_where_told(
+def test_keys_choose_partitions_and_rows_without_one_use_the_given_partition(
     keys: list[bytes | None], count: int, shift: int
 ) -> None:
     found = partition_of_keys(column(keys, base=shift, first_bit=shift), b"", len(keys), count, 7)
@@ -197,7 +197,7 @@ def test_groups_keep_the_order_of_their_rows(groups: list[int]) -> None:
     ]
 
 
-def test_a_group_that_is_not_there_is_refused() -> None:
+def test_a_missing_group_is_refused() -> None:
     with pytest.raises(ValueError, match=r"group=3: expected 0 \.\. 2"):
         group_rows(int32s([0, 3]), b"", 3)
 
@@ -222,7 +222,7 @@ def test_librdkafka_chooses_the_same_partitions() -> None:
     assert int32s([chosen[key] for key in keys]) == expected
 
 
-def test_librdkafka_reads_what_was_encoded(broker: Broker, unique: Callable[[str], str]) -> None:
+def test_librdkafka_reads_encoded_batches(broker: Broker, unique: Callable[[str], str]) -> None:
     """The bytes go through a broker that checks and stores them, and out to another client."""
     topic = unique("rows")
     headers = (("h", b"1"), ("none", None))

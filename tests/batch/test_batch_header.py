@@ -41,7 +41,7 @@ POSSIBLE = BatchHeader(
 
 
 def with_fields(**fields: int) -> bytes:
-    """A batch with these header fields, whatever they are, and the CRC that belongs to them."""
+    """A batch with these header fields, valid or not, and a matching CRC."""
     header = POSSIBLE._replace(**fields)
     covered = struct.pack(">hiqqqhii", *header[5:]) + bytes(max(header.batch_length - 49, 0))
     return struct.pack(">qiibI", *header[:4], crc32c(covered)) + covered
@@ -53,7 +53,7 @@ def refusal(batch: bytes, check=check_batch) -> BatchError:
     return caught.value
 
 
-def test_the_header_is_61_bytes_in_the_order_that_kafka_gives_them():
+def test_the_header_is_61_bytes_in_kafkas_order():
     raw = bytes.fromhex(
         "0000000000000001 00000031 00000003 02 fedcba98 0013 00000004 0000000000000005 0000000000000006"
         "0000000000000007 0008 00000009 0000000a"
@@ -175,7 +175,7 @@ def test_impossible_fields_are_refused_by_name_and_value(fields, named, code):
         ({"leader_epoch": -2}, "leader_epoch=-2"),
     ],
 )
-def test_what_the_broker_overwrites_matters_only_once_stored(fields, named):
+def test_fields_that_the_broker_overwrites_are_checked_only_once_stored(fields, named):
     batch = with_fields(**fields)
     assert refusal(batch).message.startswith(named)
     assert check_produced(batch).record_count == 2
@@ -190,7 +190,7 @@ def test_what_the_broker_overwrites_matters_only_once_stored(fields, named):
         ({"attributes": 0x40}, "attributes=64"),
     ],
 )
-def test_stored_batches_may_be_what_clients_may_not_send(fields, named):
+def test_stored_batches_may_have_fields_that_clients_may_not_send(fields, named):
     batch = with_fields(**fields)
     assert check_batch(batch)
     assert refusal(batch, check_produced).message.startswith(named + ":")
@@ -211,7 +211,7 @@ def test_stored_batches_may_be_what_clients_may_not_send(fields, named):
         {"attributes": 3, "record_count": 1000, "last_offset_delta": 999},
     ],
 )
-def test_what_clients_send_passes(fields):
+def test_batches_of_clients_are_accepted(fields):
     batch = with_fields(**fields)
     assert check_produced(batch) == check_batch(batch) == read_header(batch)
 
@@ -275,7 +275,7 @@ def test_a_zero_width_batch_owns_no_offset_and_carries_its_payload():
 
 @settings(max_examples=150, deadline=None)
 @given(batches(), st.data())
-def test_any_changed_byte_is_noticed_unless_the_checksum_does_not_cover_it(batch, data):
+def test_any_changed_byte_that_the_checksum_covers_is_detected(batch, data):
     pos = data.draw(st.integers(0, len(batch) - 1))
     flip = data.draw(st.integers(1, 255))
     changed = bytearray(batch)
@@ -292,7 +292,7 @@ def test_any_changed_byte_is_noticed_unless_the_checksum_does_not_cover_it(batch
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_are_refused_and_nothing_worse(noise, with_magic):
+def test_random_bytes_raise_only_batch_errors(noise, with_magic):
     buf = bytearray(noise)
     if with_magic and len(buf) > 16:
         buf[8:12] = struct.pack(">i", len(buf) - 12)

@@ -59,7 +59,7 @@ def test_the_fixtures_cover_every_codec_and_idempotence():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_librdkafka_sends_is_accepted_and_read(name):
+def test_batches_of_librdkafka_are_accepted_and_read(name):
     batch = caught(name)
     header = check_produced(batch)
     assert header.size == len(batch)

@@ -21,7 +21,7 @@ codecs = pytest.mark.parametrize("codec", range(5), ids=["none", "gzip", "snappy
 
 
 @codecs
-def test_aiokafka_reads_what_penstock_builds(codec):
+def test_aiokafka_reads_batches_of_penstock(codec):
     batch = DefaultRecordBatch(bytearray(build_batch(RECORDS, compression=codec)))
     assert batch.validate_crc()
     found = [
@@ -34,7 +34,7 @@ def test_aiokafka_reads_what_penstock_builds(codec):
 @pytest.mark.parametrize(
     "codec", [0, 1], ids=["none", "gzip"]
 )  # the others need packages that it does not bring
-def test_kafka_python_reads_what_penstock_builds(codec):
+def test_kafka_python_reads_batches_of_penstock(codec):
     batch = MemoryRecords(build_batch(RECORDS, compression=codec)).next_batch()
     assert batch.validate_crc()
     found = [
@@ -46,7 +46,7 @@ def test_kafka_python_reads_what_penstock_builds(codec):
 
 @codecs
 @pytest.mark.parametrize("producer", [(-1, -1, -1), (77, 2, 1000)])
-def test_penstock_reads_what_aiokafka_builds(codec, producer):
+def test_penstock_reads_batches_of_aiokafka(codec, producer):
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,

@@ -39,7 +39,7 @@ def resealed(batch: bytes) -> bytes:
 
 @settings(max_examples=100, deadline=None)
 @given(record_lists(), codecs, st.integers(0, 2**40))
-def test_records_come_back_as_they_were_built(records, codec, base_offset):
+def test_built_records_are_read_back(records, codec, base_offset):
     records = [record._replace(offset=base_offset + record.offset) for record in records]
     batch = build_batch(records, base_offset=base_offset, leader_epoch=3, compression=codec)
     header = check_produced(batch)
@@ -134,7 +134,7 @@ def test_header_names_that_are_not_utf8_survive():
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_batch_is_read_where_it_lies(codec, kind):
+def test_a_batch_is_read_in_place(codec, kind):
     batch = build_batch(RECORDS, compression=codec)
     assert read_records(kind(b"before" + batch + b"after"), 6) == RECORDS
 
@@ -173,7 +173,7 @@ def test_a_level_reaches_the_codec():
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_bomb_is_refused_by_its_size(codec):
+def test_a_decompression_bomb_is_refused_by_its_size(codec):
     batch = build_batch([Record(0, 0, None, bytes(3_000_000))], compression=codec)
     with pytest.raises(BatchError) as caught:
         read_records(memoryview(batch), max_bytes=1_000_000)

@@ -18,7 +18,7 @@ EMPTY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
 
 
 def from_source(name: str) -> ModuleType:
-    """The module run from its .py file, although a compiled one may lie beside it."""
+    """The module run from its .py file, even if a compiled one exists."""
     path = Path(penstock.batch.__file__).parent / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"plain{name}", path)
     assert spec is not None
@@ -48,7 +48,7 @@ def outcome(
 
 
 def varint(value: int) -> bytes:
-    """Written anew, so that the encoder under test is not its own judge."""
+    """A second implementation, so that the encoder under test does not check itself."""
     raw = value * 2 if value >= 0 else -value * 2 - 1
     out = []
     while raw >= 128:
@@ -75,7 +75,7 @@ def refusal(scanner: ModuleType, payload: bytes, *, count: int = 1, last_offset_
 
 
 @both
-def test_columns_say_where_keys_and_values_are(scanner):
+def test_columns_have_the_positions_of_keys_and_values(scanner):
     first = record(key=field(b"key"), value=field(b"value"))
     second = record(offset_delta=varint(1), timestamp_delta=varint(-300), value=field(b"x" * 200))
     columns = scanner.scan(first + second, 0, len(first + second), 2, 2**40, 1, 10_000)
@@ -203,7 +203,7 @@ def test_a_varint_that_runs_over_the_end_is_refused(scanner):
 
 @both
 @pytest.mark.parametrize("repeated", [0, 1])
-def test_offsets_must_rise(scanner, repeated):
+def test_offsets_must_grow(scanner, repeated):
     payload = record(offset_delta=varint(1)) + record(offset_delta=varint(repeated))
     message = refusal(scanner, payload, count=2, last_offset_delta=9).message
     assert f"record 1: offset_delta={repeated}: expected 2 .. 9" in message
@@ -224,7 +224,7 @@ def test_a_range_outside_the_buffer_is_refused(scanner, start, end):
 
 
 @both
-def test_nothing_is_a_valid_scan_of_nothing(scanner):
+def test_an_empty_payload_scans_to_no_records(scanner):
     columns = scanner.scan(b"", 0, 0, 0, 0, 0, 0)
     assert (columns.rows, columns.slices, columns.header_ends) == (0, b"", b"\0\0\0\0")
 
@@ -254,7 +254,7 @@ def test_compiled_and_plain_code_build_and_find_the_same(records):
 @needs_compiled
 @settings(max_examples=400, deadline=None)
 @given(record_lists(), st.data())
-def test_compiled_and_plain_code_refuse_the_same_in_the_same_words(records, data):
+def test_compiled_and_plain_code_raise_the_same_errors(records, data):
     payload = bytearray(_rows.encode_rows(records, 0, records[0].timestamp))
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -274,7 +274,7 @@ def test_compiled_and_plain_code_agree_on_random_bytes(noise, count):
 
 @needs_compiled
 @pytest.mark.parametrize("rows", [[Record(3, 1), Record(2, 1)], [Record(0, -2)], [Record(2**70, 0)]])
-def test_compiled_and_plain_code_will_not_build_the_same_things(rows):
+def test_compiled_and_plain_code_refuse_to_build_the_same_batches(rows):
     with pytest.raises(ValueError) as from_compiled:
         _rows.encode_rows(rows, 0, 0)
     with pytest.raises(ValueError) as from_plain:

@@ -19,13 +19,13 @@ def plots() -> ModuleType:
     return module
 
 
-def test_the_plots_are_drawn_from_the_tables_as_they_are(plots: ModuleType) -> None:
+def test_the_plots_match_the_tables(plots: ModuleType) -> None:
     drawn = {name: plots.svg(plot) for name, plot in plots.plots(plots.PAGE.read_text()).items()}
     stored = {path.stem: path.read_text() for path in plots.FOLDER.glob("*.svg")}
     assert stored == drawn, "run: python benchmarks/plots.py"
 
 
-def test_a_table_that_is_missing_is_named(plots: ModuleType) -> None:
+def test_a_missing_table_is_named(plots: ModuleType) -> None:
     with pytest.raises(SystemExit, match="no table that begins with the column 'speed'"):
         plots.table("| load |\n|---|\n| x |\n", "speed")
 

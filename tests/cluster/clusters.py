@@ -1,4 +1,4 @@
-"""Clusters to decide on: nodes that register, topics, and leaders that do what the metadata asks of them."""
+"""Cluster states for decisions: registered nodes, topics, and leaders that carry out the metadata."""
 
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
@@ -100,7 +100,7 @@ def crowding(state: ClusterState, nodes: Sequence[int]) -> int:
 
 
 def least_crowding(state: ClusterState, factor: int) -> int:
-    """What the best choice of nodes comes to: always the next one from the rack that has the fewest."""
+    """The value of the best choice of nodes: always the next one from the rack that has the fewest."""
     chosen: list[int] = []
     for _ in range(factor):
         rest = [node for node in state.usable_nodes() if node not in chosen]
@@ -113,7 +113,7 @@ def moving(state: ClusterState) -> list[GroupId]:
 
 
 def arrival(state: ClusterState, moved: GroupId) -> list[MetadataRecord]:
-    """The group's leader has got it to its target, and reports."""
+    """The report of the group's leader that the move is finished."""
     assigned = state.assignment(moved)
     assert assigned is not None
     return report_moved(state, moved, assigned.target_members, assigned.config_index + 10)
@@ -130,7 +130,7 @@ def settle(
     limits: MoveLimits = MoveLimits(),  # noqa: B008 - frozen
     most_rounds: int = 2000,
 ) -> int:
-    """Lets the controller and the leaders go on until nothing is left to do. Returns how many copies were made."""
+    """Runs the controller and the leaders until nothing is left to do. Returns the number of copies."""
     copies = 0
     for _ in range(most_rounds):
         moves = next_moves(state, limits, gone=gone)

@@ -1,4 +1,4 @@
-"""Any cluster, whatever happens to it: nodes that come, go, lose their data and leave, topics, reassignments.
+"""Random clusters: nodes that join, fail, lose their data and leave, topics, reassignments.
 
 Each history is a list of numbers that are read as events, so that every event is one that can happen then.
 """
@@ -48,7 +48,7 @@ from tests.cluster.clusters import (
 )
 
 JOIN, CREATE, DELETE, FENCE, UNFENCE, WIPE, DECOMMISSION, REASSIGN, MOVE, ARRIVE = range(10)
-# Often enough what makes a cluster busy: topics to move, and moves.
+# Weighted towards events that cause moves.
 KINDS = [JOIN, CREATE, MOVE, ARRIVE] * 3 + [UNFENCE, FENCE, REASSIGN] * 2 + [DELETE, WIPE, DECOMMISSION]
 NUMBERS = st.tuples(st.sampled_from(KINDS), st.integers(0, 99), st.integers(0, 99))
 EVENTS = st.lists(NUMBERS, min_size=5, max_size=40)
@@ -137,7 +137,7 @@ class History:
 
     _events = (join, create, delete, fence, unfence, wipe, decommission, reassign, move, arrive)
 
-    def everybody_is_back(self) -> None:
+    def all_nodes_return(self) -> None:
         self.write([NodeUnfenced(node_id=node) for node in sorted(self.state.nodes)])
 
 
@@ -166,7 +166,7 @@ def check_sane(state: ClusterState) -> None:
 
 
 def check_settled(state: ClusterState) -> None:
-    """Nothing is left to do: everything that must be so is so."""
+    """Nothing is left to do, and all requirements hold."""
     assert plan_rebalance(state) == []
     for _, _, assigned in state.groups():
         assert all(state.is_available(member) for member in assigned.members)
@@ -182,12 +182,12 @@ NO_RACKS = st.integers(3, 7).map(lambda count: [None] * count)
 
 @settings(max_examples=150, deadline=None)
 @given(RACKS, EVENTS)
-def test_whatever_happened_moves_come_to_an_end_with_all_replicas_where_they_should_be(
+def test_after_any_events_moves_end_with_all_replicas_placed_correctly(
     racks: list[str | None], events: list[tuple[int, int, int]]
 ) -> None:
     history = lived(racks, events)
     check_sane(history.state)
-    history.everybody_is_back()
+    history.all_nodes_return()
     settle(history.state)
     check_sane(history.state)
     check_settled(history.state)
@@ -199,7 +199,7 @@ def test_without_racks_every_node_ends_within_one_replica_of_the_mean(
     racks: list[str | None], events: list[tuple[int, int, int]]
 ) -> None:
     history = lived(racks, events)
-    history.everybody_is_back()
+    history.all_nodes_return()
     state = history.state
     settle(state)
     usable = state.usable_nodes()
@@ -216,7 +216,7 @@ def test_without_racks_every_node_ends_within_one_replica_of_the_mean(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), max_size=4),
     st.integers(1, 3),
 )
-def test_a_plan_for_new_nodes_copies_no_more_than_it_must(
+def test_a_plan_for_new_nodes_copies_no_more_than_necessary(
     nodes: int, topics: list[tuple[int, int]], joining: int
 ) -> None:
     state = cluster_of(*range(nodes))
@@ -234,11 +234,11 @@ def test_a_plan_for_new_nodes_copies_no_more_than_it_must(
 
 @settings(max_examples=60, deadline=None)
 @given(RACKS, EVENTS, st.integers(0, 9))
-def test_a_node_that_can_leave_ends_up_empty_and_is_removed(
+def test_a_node_that_can_leave_becomes_empty_and_is_removed(
     racks: list[str | None], events: list[tuple[int, int, int]], number: int
 ) -> None:
     history = lived(racks, events)
-    history.everybody_is_back()
+    history.all_nodes_return()
     state = history.state
     leaving = history.node(number)
     try:
@@ -269,7 +269,7 @@ def test_moves_respect_their_limits_and_take_one_replica_of_a_partition_at_a_tim
 
 @settings(max_examples=100, deadline=None)
 @given(RACKS, EVENTS)
-def test_equal_states_lead_to_equal_decisions_in_whatever_order_their_parts_came(
+def test_equal_states_lead_to_equal_decisions_in_any_order_of_their_records(
     racks: list[str | None], events: list[tuple[int, int, int]]
 ) -> None:
     state = lived(racks, events).state
@@ -312,7 +312,7 @@ def test_a_record_applied_twice_changes_nothing_the_second_time(
 
 @settings(max_examples=100, deadline=None)
 @given(RACKS, EVENTS, st.integers(0, 60))
-def test_moves_that_are_read_again_from_any_point_lead_to_the_same_state(
+def test_moves_that_are_replayed_from_any_point_lead_to_the_same_state(
     racks: list[str | None], events: list[tuple[int, int, int]], start: int
 ) -> None:
     history = lived(racks, [event for event in events if event[0] != DELETE])

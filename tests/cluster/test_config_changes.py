@@ -61,12 +61,12 @@ def test_single_configs_change_and_the_others_stay(state: ClusterState) -> None:
     assert state.topics["orders"].config.retention_ms == 604_800_000
 
 
-def test_replacing_leaves_nothing_of_the_old_configs(state: ClusterState) -> None:
+def test_replacing_removes_the_old_configs(state: ClusterState) -> None:
     apply(state, replace_topic_configs(state, "orders", {"segment.ms": "7"}))
     assert state.topics["orders"].configs == {"segment.ms": "7"}
 
 
-def test_a_change_to_what_is_already_there_records_nothing(state: ClusterState) -> None:
+def test_a_change_to_the_current_value_records_nothing(state: ClusterState) -> None:
     assert alter_topic_configs(state, "orders", [change("retention.ms", "5")]) == []
     assert alter_topic_configs(state, "orders", [change("segment.ms", operation=DELETE)]) == []
     assert replace_node_configs(state, None, {}) == []
@@ -89,14 +89,14 @@ def test_a_change_to_what_is_already_there_records_nothing(state: ClusterState) 
         ([change("preallocate", "true")], ErrorCode.INVALID_CONFIG, "not supported"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_as_a_whole(
+def test_an_invalid_change_is_refused_as_a_whole(
     state: ClusterState, changes: list[ConfigChange], code: ErrorCode, part: str
 ) -> None:
     with refused(code, part):
         alter_topic_configs(state, "orders", [change("segment.ms", "1"), *changes])
 
 
-def test_a_topic_that_is_not_there_has_no_configs_to_change(state: ClusterState) -> None:
+def test_configs_of_a_missing_topic_cannot_be_changed(state: ClusterState) -> None:
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         alter_topic_configs(state, "nothing", [])
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -113,7 +113,7 @@ def test_an_internal_topic_stays_compacted(state: ClusterState) -> None:
     }
 
 
-def test_a_default_for_all_nodes_reaches_every_topic_that_says_nothing_else(state: ClusterState) -> None:
+def test_a_default_for_all_nodes_applies_to_every_topic_without_its_own_value(state: ClusterState) -> None:
     changes = [change("log.retention.ms", "9"), change("message.max.bytes", "77")]
     assert apply(state, alter_node_configs(state, None, changes)) == {"orders", OFFSETS_TOPIC}
     orders, offsets = state.topics["orders"].config, state.topics[OFFSETS_TOPIC].config
@@ -121,7 +121,9 @@ def test_a_default_for_all_nodes_reaches_every_topic_that_says_nothing_else(stat
     assert (orders.segment_bytes, offsets.segment_bytes) == (2_000_000, 104_857_600)
 
 
-def test_one_node_s_default_wins_over_that_of_all_and_other_nodes_do_not_see_it(state: ClusterState) -> None:
+def test_a_nodes_own_default_overrides_that_of_all_nodes_and_other_nodes_do_not_see_it(
+    state: ClusterState,
+) -> None:
     apply(state, alter_node_configs(state, None, [change("message.max.bytes", "77")]))
     assert apply(state, alter_node_configs(state, 1, [change("message.max.bytes", "88")])) != set()
     assert apply(state, alter_node_configs(state, 2, [change("message.max.bytes", "99")])) == set()
@@ -130,7 +132,7 @@ def test_one_node_s_default_wins_over_that_of_all_and_other_nodes_do_not_see_it(
     assert state.topics["orders"].config.max_message_bytes == 77
 
 
-def test_what_a_running_node_cannot_take_is_refused(state: ClusterState) -> None:
+def test_configs_that_a_running_node_cannot_change_are_refused(state: ClusterState) -> None:
     with refused(ErrorCode.INVALID_REQUEST, "cannot change while the node runs"):
         alter_node_configs(state, None, [change("num.partitions", "3")])
     with refused(ErrorCode.INVALID_REQUEST, "has no value"):

@@ -1,4 +1,4 @@
-"""Replicas that have rotted, or whose files are gone: made anew where they were, when the others can go on without."""
+"""Replicas with damaged or missing files: recreated on their node, if the others can continue without them."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def begin(state: ClusterState) -> None:
     apply(state, start_moves(state, next_moves(state)))
 
 
-def test_a_damaged_replica_is_made_anew_on_its_node_as_another_one() -> None:
+def test_a_damaged_replica_is_recreated_on_its_node_as_another_one() -> None:
     state = three_copies()
     damage(state, replica(3))
     [move] = next_moves(state)
@@ -65,7 +65,7 @@ def test_a_damaged_replica_is_made_anew_on_its_node_as_another_one() -> None:
     assert settle(state) == 0
 
 
-def test_a_replica_in_its_second_life_is_there_like_any_other() -> None:
+def test_a_recreated_replica_counts_like_any_other() -> None:
     state = three_copies(1, 2, 3, 4)
     damage(state, replica(3))
     settle(state)
@@ -74,7 +74,7 @@ def test_a_replica_in_its_second_life_is_there_like_any_other() -> None:
     assert assignment(state, "orders").target_members == (replica(1), REBORN, replica(4))
 
 
-def test_it_can_be_damaged_again() -> None:
+def test_a_recreated_replica_can_be_damaged_again() -> None:
     state = three_copies()
     damage(state, replica(3))
     settle(state)
@@ -83,7 +83,7 @@ def test_it_can_be_damaged_again() -> None:
     assert replica(3).in_life(2) in assignment(state, "orders").members
 
 
-def test_what_a_node_loses_with_its_whole_folder_is_made_anew_as_what_the_node_is_now() -> None:
+def test_replicas_of_a_wiped_folder_are_recreated_under_the_nodes_new_incarnation() -> None:
     state = three_copies()
     damage(state, replica(3))
     apply(state, [registration(3, incarnation=77)])
@@ -92,7 +92,7 @@ def test_what_a_node_loses_with_its_whole_folder_is_made_anew_as_what_the_node_i
 
 
 @pytest.mark.parametrize("others", [[3], [3, 1]])
-def test_with_too_few_copies_nothing_is_done_and_people_are_told_why(others: list[int]) -> None:
+def test_with_too_few_copies_nothing_is_done_and_the_reason_is_given(others: list[int]) -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", others)
     damage(state, replica(3))
@@ -100,7 +100,7 @@ def test_with_too_few_copies_nothing_is_done_and_people_are_told_why(others: lis
     assert why_not_rebuilt(state, assignment(state, "orders"), replica(3)) is not None
 
 
-def test_nothing_is_done_until_a_majority_is_there_without_it() -> None:
+def test_nothing_is_done_until_there_is_a_majority_without_it() -> None:
     state = three_copies()
     apply(state, [NodeFenced(node_id=1)])
     damage(state, replica(3))
@@ -110,7 +110,7 @@ def test_nothing_is_done_until_a_majority_is_there_without_it() -> None:
     assert [move.reason for move in next_moves(state)] == [MoveReason.DAMAGED]
 
 
-def test_one_that_is_not_seen_counts_as_away_before_it_is_fenced() -> None:
+def test_an_unseen_node_counts_as_unavailable_before_it_is_fenced() -> None:
     state = three_copies()
     damage(state, replica(3))
     for away in (1, 2):
@@ -120,14 +120,14 @@ def test_one_that_is_not_seen_counts_as_away_before_it_is_fenced() -> None:
     assert [move.reason for move in next_moves(state, away=[3])] == [MoveReason.DAMAGED]
 
 
-def test_where_all_copies_are_damaged_none_is_given_up() -> None:
+def test_if_all_copies_are_damaged_none_is_discarded() -> None:
     state = three_copies()
     for node in (1, 2, 3):
         damage(state, replica(node))
     assert next_moves(state) == []
 
 
-def test_of_two_damaged_copies_of_five_one_is_made_anew_after_the_other() -> None:
+def test_two_damaged_copies_of_five_are_recreated_one_after_the_other() -> None:
     state = cluster_of(1, 2, 3, 4, 5)
     assign(state, "orders", [1, 2, 3, 4, 5])
     damage(state, replica(3))
@@ -141,8 +141,8 @@ def test_of_two_damaged_copies_of_five_one_is_made_anew_after_the_other() -> Non
     assert {member.life_of(replica(member.node)) for member in assignment(state, "orders").members} == {0, 1}
 
 
-def test_a_life_that_was_given_up_is_not_used_again() -> None:
-    """The node was in its life 1 already when the move was called off: it says so, and goes on to life 2."""
+def test_an_incarnation_of_a_cancelled_move_is_not_used_again() -> None:
+    """The node had incarnation 1 already when the move was cancelled: it reports that, and continues with 2."""
     state = three_copies(1, 2, 3, 4)
     damage(state, replica(3))
     begin(state)
@@ -154,7 +154,7 @@ def test_a_life_that_was_given_up_is_not_used_again() -> None:
     assert replica(3).in_life(2) in assignment(state, "orders").members
 
 
-def test_a_newcomer_that_cannot_be_what_it_is_asked_to_be_comes_as_another() -> None:
+def test_a_new_replica_that_cannot_have_the_requested_incarnation_gets_another() -> None:
     state = three_copies(1, 2, 3, 4)
     apply(state, reassign(state, "orders", 0, [1, 2, 4]))
     damage(state, replica(4), life=5)
@@ -172,7 +172,7 @@ def test_a_report_counts_once_and_only_of_a_member() -> None:
     assert report_damaged(state, group("nothing"), replica(3), renewal) == []
 
 
-def test_what_is_damaged_is_in_the_snapshot() -> None:
+def test_damage_is_in_the_snapshot() -> None:
     state = three_copies()
     damage(state, replica(3))
     twin = ClusterState(node_id=1)
@@ -198,8 +198,8 @@ def test_no_more_is_copied_at_once_than_the_limits_allow() -> None:
 def test_a_damaged_replica_is_not_asked_to_lead_while_another_can() -> None:
     state = three_copies()
     damage(state, replica(1))
-    everybody = {ORDERS: (1, 2, 3)}
-    assert plan_leaders(state, {ORDERS: 2}, everybody) == []
-    assert [to for _, to in plan_leaders(state, {ORDERS: 1}, everybody)] in ([2], [3])
+    in_sync = {ORDERS: (1, 2, 3)}
+    assert plan_leaders(state, {ORDERS: 2}, in_sync) == []
+    assert [to for _, to in plan_leaders(state, {ORDERS: 1}, in_sync)] in ([2], [3])
     with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "damaged"):
         elect_preferred(state, "orders", 0, 2, (1, 2, 3))

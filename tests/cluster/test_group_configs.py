@@ -62,12 +62,12 @@ def test_configs_may_be_replaced_all_at_once(state: ClusterState) -> None:
     assert state.group_configs == {"workers": {ORDER: "key"}}
 
 
-def test_what_changes_nothing_is_not_written(state: ClusterState) -> None:
+def test_a_change_without_effect_is_not_written(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
     assert alter_group_configs(state, "workers", [change(LOCK, "2000")], LIMITS) == []
 
 
-def test_what_does_not_go_together_is_refused_whole(state: ClusterState) -> None:
+def test_contradicting_configs_are_refused_as_a_whole(state: ClusterState) -> None:
     with refused(ErrorCode.INVALID_CONFIG, "share.session.timeout.ms"):
         alter(state, "workers", change(LOCK, "2000"), change("share.session.timeout.ms", "1000"))
     assert state.group_configs == {}
@@ -82,23 +82,23 @@ def test_dead_letters_do_not_go_to_the_brokers_own_topics(state: ClusterState, n
     alter(state, "workers", change("penstock.dead.letter.topic", f"{name}.dlq"))
 
 
-def test_nothing_is_appended_to_what_is_no_list(state: ClusterState) -> None:
+def test_appending_to_a_config_that_is_no_list_is_refused(state: ClusterState) -> None:
     with refused(ErrorCode.INVALID_CONFIG, "not a list"):
         alter(state, "workers", change(LOCK, "1", APPEND))
 
 
-def test_a_config_is_named_once(state: ClusterState) -> None:
+def test_a_config_that_is_named_twice_is_refused(state: ClusterState) -> None:
     with refused(ErrorCode.INVALID_REQUEST, "more than once"):
         alter(state, "workers", change(LOCK, "2000"), change(LOCK, "3000"))
 
 
 @pytest.mark.parametrize(("name", "words"), [("", "empty"), ("w" * 11, "limits.max_group_id_bytes")])
-def test_a_name_has_a_length(state: ClusterState, name: str, words: str) -> None:
+def test_an_empty_or_too_long_name_is_refused(state: ClusterState, name: str, words: str) -> None:
     with refused(ErrorCode.INVALID_REQUEST, words):
         alter(state, name, change(LOCK, "2000"))
 
 
-def test_so_many_groups_may_have_configs_and_no_more(state: ClusterState) -> None:
+def test_the_number_of_groups_with_configs_is_limited(state: ClusterState) -> None:
     alter(state, "one", change(LOCK, "2000"))
     alter(state, "two", change(LOCK, "2000"))
     with refused(ErrorCode.POLICY_VIOLATION, "limits.max_group_configs"):
@@ -108,7 +108,7 @@ def test_so_many_groups_may_have_configs_and_no_more(state: ClusterState) -> Non
     alter(state, "three", change(LOCK, "2000"))
 
 
-def test_a_snapshot_has_them_and_replaces_those_that_were_there(state: ClusterState) -> None:
+def test_a_snapshot_contains_group_configs_and_replaces_existing_ones(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
     snapshot = decode_record(encode_record(state.snapshot()))
     other = ClusterState(node_id=1)
@@ -119,13 +119,13 @@ def test_a_snapshot_has_them_and_replaces_those_that_were_there(state: ClusterSt
     assert other.group_config("stale") == ShareGroupConfig()
 
 
-def test_a_snapshot_from_before_there_were_any_has_none(state: ClusterState) -> None:
+def test_a_snapshot_of_an_older_version_has_no_group_configs(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
     state.apply(Snapshot(topics=[], node_configs=[], next_producer_id=0))
     assert state.group_configs == {}
 
 
-def test_a_copy_can_be_changed_alone(state: ClusterState) -> None:
+def test_changing_a_copy_does_not_change_the_original(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
     twin = state.copy()
     alter(twin, "workers", change(LOCK, "3000"))

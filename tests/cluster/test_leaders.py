@@ -1,4 +1,4 @@
-"""Preferred leaders lead where they can, and the others share the work."""
+"""Preferred leaders lead if they can; otherwise leadership is spread evenly."""
 
 import pytest
 
@@ -35,12 +35,12 @@ def test_preferred_leaders_take_over(state: ClusterState) -> None:
     assert plan_leaders(state, orders(2, 2, 2, 1)) == [(group("orders", 0), 1), (group("orders", 2), 3)]
 
 
-def test_a_group_without_a_leader_has_nobody_who_could_hand_over(state: ClusterState) -> None:
+def test_a_group_without_a_leader_cannot_hand_over(state: ClusterState) -> None:
     assert plan_leaders(state, {}) == []
     assert plan_leaders(state, orders(NO_LEADER, 2, 3, 1)) == []
 
 
-def test_where_the_preferred_leader_is_fenced_the_others_share_its_work(state: ClusterState) -> None:
+def test_partitions_of_a_fenced_preferred_leader_are_spread_over_the_others(state: ClusterState) -> None:
     apply(state, [NodeFenced(node_id=1)])
     assert plan_leaders(state, orders(2, 2, 3, 2)) == [(group("orders", 0), 3)]
     assert plan_leaders(state, orders(2, 2, 3, 3)) == []
@@ -53,7 +53,7 @@ def test_one_more_or_less_is_no_reason_to_hand_over() -> None:
     assert plan_leaders(state, orders(3)) == []
 
 
-def test_nobody_is_asked_to_lead_who_has_lost_its_data_or_has_not_caught_up(state: ClusterState) -> None:
+def test_a_replica_that_lost_its_data_or_is_behind_is_not_asked_to_lead(state: ClusterState) -> None:
     apply(state, [registration(1, incarnation=7)])
     assert plan_leaders(state, orders(2, 2, 3, 3)) == []
     late = {group("orders", 2): [1, 2]}
@@ -65,7 +65,7 @@ def test_a_leader_on_a_node_that_leaves_hands_over(state: ClusterState) -> None:
     assert plan_leaders(state, orders(1, 2, 3, 1)) == [(group("orders", 0), 2), (group("orders", 3), 3)]
 
 
-def test_a_leader_on_a_node_that_leaves_stays_if_nobody_else_can_lead(state: ClusterState) -> None:
+def test_a_leader_on_a_leaving_node_stays_if_no_other_replica_can_lead(state: ClusterState) -> None:
     apply(state, [NodeDecommissioning(node_id=1, on=True), NodeFenced(node_id=2), NodeFenced(node_id=3)])
     assert plan_leaders(state, orders(1, 1, 1, 1)) == []
 
@@ -77,7 +77,7 @@ def test_plans_of_leaders_need_no_registered_nodes() -> None:
     assert plan_leaders(state, {group("orders"): 2}) == [(group("orders"), 1)]
 
 
-def test_what_is_asked_of_leaders_is_done_once_they_have_done_it(state: ClusterState) -> None:
+def test_a_plan_is_empty_once_leaders_have_carried_it_out(state: ClusterState) -> None:
     apply(state, [NodeFenced(node_id=3)])
     leaders = orders(2, 1, 1, 2)
     for moved, leader in plan_leaders(state, leaders):
@@ -88,7 +88,7 @@ def test_what_is_asked_of_leaders_is_done_once_they_have_done_it(state: ClusterS
 # --- ElectLeaders
 
 
-def test_the_preferred_leader_is_elected_when_it_is_there(state: ClusterState) -> None:
+def test_the_preferred_leader_is_elected_if_it_is_available(state: ClusterState) -> None:
     assert elect_preferred(state, "orders", 0, leader=2) == 1
     with refused(ErrorCode.ELECTION_NOT_NEEDED, "node 1"):
         elect_preferred(state, "orders", 0, leader=1)

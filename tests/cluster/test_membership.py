@@ -1,4 +1,4 @@
-"""Nodes register, fall silent, come back, are wiped, and leave."""
+"""Nodes register, become silent, return, are wiped, and leave."""
 
 import pytest
 
@@ -40,10 +40,10 @@ from tests.cluster.clusters import (
     settle,
 )
 
-PATIENCE = NodeTimeouts(fence_after_ms=10, replace_after_ms=100)
+TIMEOUTS = NodeTimeouts(fence_after_ms=10, replace_after_ms=100)
 
 
-# --- registering
+# --- registration
 
 
 def test_a_node_is_registered_once_and_again_when_something_about_it_changed() -> None:
@@ -55,7 +55,7 @@ def test_a_node_is_registered_once_and_again_when_something_about_it_changed() -
     assert register_node(state, moved, seen={1: 101}) == [moved]
 
 
-def test_a_second_machine_with_the_id_of_one_that_is_there_is_refused() -> None:
+def test_a_second_node_with_the_id_of_a_live_one_is_refused() -> None:
     state = cluster_of(1, 2)
     with refused(
         ErrorCode.DUPLICATE_RESOURCE, "node id 2 belongs to the node at host2:7000, which is running"
@@ -63,7 +63,7 @@ def test_a_second_machine_with_the_id_of_one_that_is_there_is_refused() -> None:
         register_node(state, registration(2, incarnation=7), seen={1: 101, 2: 102})
 
 
-def test_a_wiped_node_is_taken_in_when_the_node_of_old_is_not_seen() -> None:
+def test_a_wiped_node_is_accepted_if_its_old_incarnation_is_not_seen() -> None:
     state = cluster_of(1, 2)
     wiped = registration(2, incarnation=7)
     assert register_node(state, wiped, seen={1: 101}) == [wiped]
@@ -71,12 +71,12 @@ def test_a_wiped_node_is_taken_in_when_the_node_of_old_is_not_seen() -> None:
 
 
 @pytest.mark.parametrize(("node_id", "incarnation"), [(-1, 5), (1, -5)])
-def test_ids_and_incarnations_that_cannot_be_are_refused(node_id: int, incarnation: int) -> None:
+def test_invalid_ids_and_incarnations_are_refused(node_id: int, incarnation: int) -> None:
     with refused(ErrorCode.INVALID_REQUEST):
         register_node(cluster_of(), registration(node_id, incarnation=incarnation), seen={})
 
 
-def test_registering_takes_the_fence_down_and_keeps_the_wish_to_empty_the_node() -> None:
+def test_registering_unfences_a_node_and_keeps_its_decommissioning() -> None:
     state = cluster_of(1, 2)
     apply(state, [NodeFenced(node_id=2), NodeDecommissioning(node_id=2, on=True)])
     assert register_node(state, registration(2), seen={}) == [registration(2)]
@@ -84,7 +84,7 @@ def test_registering_takes_the_fence_down_and_keeps_the_wish_to_empty_the_node()
     assert (state.nodes[2].fenced, state.nodes[2].decommissioning) == (False, True)
 
 
-def test_the_replicas_of_a_wiped_node_are_made_anew_on_it() -> None:
+def test_the_replicas_of_a_wiped_node_are_recreated_on_it() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", [1, 2, 3], [2, 3, 1])
     apply(state, [registration(2, incarnation=7)])
@@ -97,7 +97,7 @@ def test_the_replicas_of_a_wiped_node_are_made_anew_on_it() -> None:
     assert all(state.is_available(member) for member in assignment(state, "orders", 1).members)
 
 
-def test_a_node_that_is_wiped_again_in_the_middle_is_started_over() -> None:
+def test_recreation_starts_over_if_the_node_is_wiped_again() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", [1, 2, 3])
     apply(state, [registration(2, incarnation=7)])
@@ -108,7 +108,7 @@ def test_a_node_that_is_wiped_again_in_the_middle_is_started_over() -> None:
     assert next_moves(state) == []
 
 
-def test_a_wiped_node_that_is_to_leave_gets_its_replicas_back_only_if_nobody_else_can_take_them() -> None:
+def test_a_wiped_leaving_node_gets_its_replicas_back_only_if_no_other_node_can_take_them() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "narrow", [1, 2])
     apply(state, decommission_node(state, 2))
@@ -118,35 +118,35 @@ def test_a_wiped_node_that_is_to_leave_gets_its_replicas_back_only_if_nobody_els
     assert [(move.target, move.renewed) for move in next_moves(state)] == [((1, 2), 2)]
 
 
-# --- silence
+# --- silent nodes
 
 
 def test_a_silent_node_is_fenced_after_the_grace_period_and_unfenced_when_it_is_back() -> None:
     state = cluster_of(1, 2)
-    assert watch_nodes(state, {1: 0, 2: 9}, PATIENCE) == []
-    assert watch_nodes(state, {1: 0, 2: 10}, PATIENCE) == [NodeFenced(node_id=2)]
+    assert watch_nodes(state, {1: 0, 2: 9}, TIMEOUTS) == []
+    assert watch_nodes(state, {1: 0, 2: 10}, TIMEOUTS) == [NodeFenced(node_id=2)]
     apply(state, [NodeFenced(node_id=2)])
-    assert watch_nodes(state, {1: 0, 2: 11}, PATIENCE) == []
-    assert watch_nodes(state, {1: 0, 2: 0}, PATIENCE) == [NodeUnfenced(node_id=2)]
+    assert watch_nodes(state, {1: 0, 2: 11}, TIMEOUTS) == []
+    assert watch_nodes(state, {1: 0, 2: 0}, TIMEOUTS) == [NodeUnfenced(node_id=2)]
 
 
-def test_a_node_of_which_nothing_is_known_stays_as_it_is() -> None:
+def test_a_node_without_sightings_keeps_its_state() -> None:
     state = cluster_of(1, 2)
     apply(state, [NodeFenced(node_id=2)])
-    assert watch_nodes(state, {}, PATIENCE) == []
-    assert gone_nodes(state, {}, PATIENCE) == ()
+    assert watch_nodes(state, {}, TIMEOUTS) == []
+    assert gone_nodes(state, {}, TIMEOUTS) == ()
 
 
-def test_a_node_is_gone_after_the_second_longer_period_if_there_is_one() -> None:
+def test_a_node_counts_as_gone_after_the_second_longer_period_if_configured() -> None:
     state = cluster_of(1, 2)
-    assert gone_nodes(state, {2: 100}, PATIENCE) == ()
+    assert gone_nodes(state, {2: 100}, TIMEOUTS) == ()
     apply(state, [NodeFenced(node_id=2)])
-    assert gone_nodes(state, {2: 99}, PATIENCE) == ()
-    assert gone_nodes(state, {2: 100}, PATIENCE) == (2,)
+    assert gone_nodes(state, {2: 99}, TIMEOUTS) == ()
+    assert gone_nodes(state, {2: 100}, TIMEOUTS) == (2,)
     assert gone_nodes(state, {2: 100}, NodeTimeouts(fence_after_ms=10, replace_after_ms=0)) == ()
 
 
-def test_sightings_count_from_the_first_look_and_from_the_last_sight() -> None:
+def test_silence_is_measured_from_the_first_check_or_the_last_sighting() -> None:
     sightings = Sightings()
     assert sightings.see(1000, nodes=[1, 2], alive=[1]) == {1: 0, 2: 1}
     assert sightings.see(1005, nodes=[1, 2, 3], alive=[1]) == {1: 0, 2: 6, 3: 1}
@@ -159,10 +159,10 @@ def test_a_new_controller_does_not_unfence_a_node_that_it_does_not_see() -> None
     state = cluster_of(1, 2, 3)
     apply(state, [NodeFenced(node_id=2), NodeFenced(node_id=3)])
     unseen = Sightings().see(1000, nodes=state.nodes, alive=[1, 3])
-    assert watch_nodes(state, unseen, PATIENCE) == [NodeUnfenced(node_id=3)]
+    assert watch_nodes(state, unseen, TIMEOUTS) == [NodeUnfenced(node_id=3)]
 
 
-# --- gone
+# --- nodes that are gone
 
 
 def test_a_fenced_node_keeps_its_replicas_until_it_is_gone() -> None:
@@ -174,7 +174,7 @@ def test_a_fenced_node_keeps_its_replicas_until_it_is_gone() -> None:
     assert held(state) == {1: 8, 2: 8, 3: 8, 4: 0}
 
 
-def test_a_move_to_a_node_that_is_gone_is_sent_elsewhere_even_if_all_places_are_taken() -> None:
+def test_a_move_to_a_node_that_is_gone_is_redirected_even_at_the_limit_of_moves() -> None:
     state = cluster_of(1, 2, 3, 4, 5)
     assign(state, "a", [1, 2, 3])
     assign(state, "b", [1, 2, 3])
@@ -190,7 +190,7 @@ def test_a_move_to_a_node_that_is_gone_is_sent_elsewhere_even_if_all_places_are_
     assert held(state) == {1: 2, 2: 2, 3: 0, 4: 0, 5: 2}
 
 
-def test_the_partition_with_the_fewest_sound_replicas_is_repaired_first() -> None:
+def test_the_partition_with_the_fewest_intact_replicas_is_repaired_first() -> None:
     state = cluster_of(1, 2, 3, 4)
     assign(state, "a", [1, 2, 3])
     assign(state, "b", [3, 2])
@@ -209,7 +209,7 @@ def test_a_repair_does_not_wait_for_a_busy_node_if_another_one_can_take_the_repl
     assert sorted(move.adding for move in moves) == [(2,), (4,), (5,)]
 
 
-def test_when_nobody_can_take_a_lost_replica_nothing_moves() -> None:
+def test_nothing_moves_if_no_node_can_take_a_lost_replica() -> None:
     state = cluster_of(1, 2, 3)
     create(state, "orders", partitions=3, factor=3)
     apply(state, [NodeFenced(node_id=3)])
@@ -236,7 +236,7 @@ def test_a_decommissioned_node_is_emptied_and_then_removed() -> None:
     assert next_moves(state) == []
 
 
-def test_a_node_that_an_overtaken_move_may_have_reached_stays_until_the_group_has_said_where_it_is() -> None:
+def test_a_target_of_a_replaced_move_stays_until_the_group_has_reported_its_members() -> None:
     state = cluster_of(1, 2, 3, 4)
     assign(state, "orders", [1, 2, 3])
     apply(state, reassign(state, "orders", 0, [1, 2, 4]))
@@ -248,8 +248,8 @@ def test_a_node_that_an_overtaken_move_may_have_reached_stays_until_the_group_ha
     assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
 
 
-def test_a_node_that_died_while_it_was_filled_can_be_decommissioned_at_once() -> None:
-    """What it has not got yet goes elsewhere; nobody waits until it counts as gone."""
+def test_a_node_that_died_during_moves_to_it_can_be_decommissioned_at_once() -> None:
+    """Unfinished moves to it are redirected without waiting until it counts as gone."""
     state = cluster_of(1, 2, 3, 4)
     assign(state, "orders", [1, 2, 3])
     apply(state, reassign(state, "orders", 0, [1, 2, 4]))
@@ -262,7 +262,7 @@ def test_a_node_that_died_while_it_was_filled_can_be_decommissioned_at_once() ->
     assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
 
 
-def test_what_a_fenced_node_that_leaves_holds_already_waits_until_it_is_gone() -> None:
+def test_existing_replicas_of_a_fenced_leaving_node_wait_until_it_is_gone() -> None:
     state = cluster_of(1, 2, 3, 4)
     assign(state, "orders", [1, 2, 4])
     apply(state, [NodeFenced(node_id=4)])
@@ -280,7 +280,7 @@ def test_decommissioning_is_refused_if_the_factor_could_not_be_kept() -> None:
         decommission_node(state, 2)
 
 
-def test_fenced_nodes_do_not_count_as_room_for_what_a_leaving_node_holds() -> None:
+def test_fenced_nodes_do_not_count_as_targets_for_a_leaving_node() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", [1, 2])
     apply(state, [NodeFenced(node_id=3)])
@@ -296,7 +296,7 @@ def test_the_last_node_cannot_leave_and_an_unknown_one_neither() -> None:
         decommission_node(state, 5)
 
 
-def test_an_operator_can_think_better_of_it() -> None:
+def test_decommissioning_can_be_cancelled() -> None:
     state = cluster_of(1, 2)
     create(state, "orders", partitions=2)
     apply(state, decommission_node(state, 2))
@@ -326,7 +326,7 @@ def test_a_node_that_is_gone_can_be_decommissioned() -> None:
     assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
 
 
-def test_a_removed_node_may_come_back_as_a_new_one() -> None:
+def test_a_removed_node_may_register_again_as_a_new_one() -> None:
     state: ClusterState = cluster_of(1, 2)
     apply(state, decommission_node(state, 2))
     apply(state, remove_empty_nodes(state))

@@ -1,4 +1,4 @@
-"""A move has a beginning, a report and an end, and nothing is discarded before the group has said so."""
+"""A move has a start, a report and an end, and no data is discarded before the group's report."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_move_from_its_start_to_the_leader_s_report(state: ClusterState) -> No
     assert not state.may_discard(ORDERS, replica(4))
 
 
-def test_who_founded_a_group_is_told_until_it_has_moved(state: ClusterState) -> None:
+def test_a_group_keeps_its_founders_until_it_has_moved(state: ClusterState) -> None:
     founders = (replica(1), replica(2), replica(3))
     start(state, 1, 2, 4)
     assert assignment(state, "orders").founders == founders
@@ -74,13 +74,13 @@ def test_another_order_of_the_same_replicas_needs_no_leader_and_keeps_the_founde
     assert turned.founders == (replica(3), replica(1), replica(2))
 
 
-def test_a_cancelled_move_ends_when_the_leader_has_gone_back(state: ClusterState) -> None:
+def test_a_cancelled_move_ends_when_the_leader_has_reverted_it(state: ClusterState) -> None:
     start(state, 1, 2, 4)
     apply(state, reassign(state, "orders", 0, None))
     back = assignment(state, "orders")
     assert (back.target, back.adding, back.removing) == ((1, 2, 3), (), ())
 
-    # The leader had made the change before it heard: its group is without node 3, and with node 4.
+    # The leader had made the change before the cancellation: its group has node 4 instead of node 3.
     report(state, 1, 2, 4, index=7)
     assert assignment(state, "orders").target == (1, 2, 3)
     assert not state.may_discard(ORDERS, replica(3))
@@ -100,7 +100,7 @@ def test_a_move_that_was_cancelled_in_time_leaves_the_group_as_it_was(state: Clu
     assert rest.founders == (replica(1), replica(2), replica(3))
 
 
-def test_a_report_that_comes_late_is_dropped(state: ClusterState) -> None:
+def test_a_late_report_is_dropped(state: ClusterState) -> None:
     start(state, 1, 2, 4)
     report(state, 1, 2, 4, index=7)
     start(state, 1, 2, 3)
@@ -117,18 +117,18 @@ def test_a_late_report_that_was_recorded_all_the_same_changes_nothing(state: Clu
     assert assignment(state, "orders").replicas == (1, 2, 4)
 
 
-def test_a_report_of_what_is_known_or_of_an_unknown_group_changes_nothing(state: ClusterState) -> None:
+def test_a_report_of_known_facts_or_of_an_unknown_group_changes_nothing(state: ClusterState) -> None:
     assert report_moved(state, ORDERS, [replica(2), replica(1), replica(3)], 5) == []
     assert report_moved(state, group("nothing"), [replica(1)], 5) == []
     assert report_moved(state, group("orders", 9), [replica(1)], 5) == []
 
 
-def test_a_configuration_that_nobody_asked_for_is_taken_as_the_group_says(state: ClusterState) -> None:
+def test_an_unrequested_configuration_is_accepted_as_the_group_reports_it(state: ClusterState) -> None:
     report(state, 4, 3, 1, index=5)
     assert assignment(state, "orders").replicas == (1, 3, 4)
 
 
-def test_of_a_topic_that_is_not_known_no_data_is_discarded(state: ClusterState) -> None:
+def test_data_of_an_unknown_topic_is_not_discarded(state: ClusterState) -> None:
     start(state, 1, 2, 4)
     report(state, 1, 2, 4, index=7)
     apply(state, [TopicDeleted(name="orders", topic_id=topic_id("orders"))])
@@ -141,7 +141,7 @@ def test_a_founder_s_data_is_kept_as_long_as_the_group_has_not_moved(state: Clus
     assert not state.may_discard(ORDERS, replica(1, 7))
 
 
-def test_what_happens_to_unknown_partitions_changes_nothing(state: ClusterState) -> None:
+def test_records_about_unknown_partitions_change_nothing(state: ClusterState) -> None:
     before = state.snapshot()
     unknown = topic_id("nothing")
     records = [
@@ -156,7 +156,7 @@ def test_what_happens_to_unknown_partitions_changes_nothing(state: ClusterState)
     assert state.snapshot() == before
 
 
-def test_partitions_of_a_node_are_those_it_holds_gives_or_gets(state: ClusterState) -> None:
+def test_partitions_of_a_node_include_those_that_move_from_and_to_it(state: ClusterState) -> None:
     start(state, 1, 2, 4)
     assert [str(name) for name in state.partitions_of(3)] == ["orders-0"]
     assert [str(name) for name in state.partitions_of(4)] == ["orders-0"]

@@ -1,4 +1,4 @@
-"""New partitions go to where there is room: by load, by rack, and never to a node that is gone or leaves."""
+"""Placement of new partitions: by load, by rack, and never on a fenced or leaving node."""
 
 from uuid import UUID
 
@@ -41,7 +41,7 @@ def test_many_small_topics_spread_replicas_and_leaders_over_all_nodes() -> None:
     assert set(led(state).values()) == {4}
 
 
-def test_a_new_topic_goes_to_the_nodes_that_hold_the_least() -> None:
+def test_a_new_topic_goes_to_the_nodes_with_the_fewest_replicas() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "old", [1, 2], [1, 2])
     create(state, "new", partitions=1, factor=2)
@@ -57,7 +57,7 @@ def test_an_empty_node_gets_no_more_than_its_share_of_a_new_topic() -> None:
     assert sorted(nodes for (nodes,) in replicas(state, "new")) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_added_partitions_even_out_what_the_topic_has() -> None:
+def test_added_partitions_balance_the_topic() -> None:
     state = cluster_of(1, 2)
     assign(state, "orders", [1], [1])
     assign(state, "other", [2], [2])
@@ -67,7 +67,7 @@ def test_added_partitions_even_out_what_the_topic_has() -> None:
     assert record.incarnations == [[102], [102]]
 
 
-def test_replicas_are_on_different_racks_as_far_as_there_are_any() -> None:
+def test_replicas_are_on_different_racks_as_far_as_possible() -> None:
     state = cluster_of(1, 2, 3, 4, racks={1: "a", 2: "a", 3: "b", 4: "b"})
     create(state, "orders", partitions=8, factor=2)
     assert all(crowding(state, nodes) == 2 for nodes in replicas(state, "orders"))
@@ -80,7 +80,7 @@ def test_more_replicas_than_racks_are_spread_over_nodes() -> None:
     assert all(len(set(nodes)) == 2 for nodes in replicas(state, "orders"))
 
 
-def test_fenced_and_leaving_nodes_get_nothing_and_the_refusal_says_why_there_are_too_few() -> None:
+def test_fenced_and_leaving_nodes_get_nothing_and_the_refusal_names_them() -> None:
     state = cluster_of(1, 2, 3, 4)
     apply(state, [NodeFenced(node_id=2), NodeDecommissioning(node_id=4, on=True)])
     create(state, "orders", partitions=6, factor=2)
@@ -99,7 +99,7 @@ def test_a_new_partition_knows_its_founders() -> None:
     assert set(assignment(state, "orders").founders) == {replica(1), replica(2), replica(3)}
 
 
-def test_a_topic_from_before_there_were_incarnations_belongs_to_the_first_node_that_registers() -> None:
+def test_a_topic_of_an_older_version_belongs_to_the_first_node_that_registers() -> None:
     state = cluster_of()
     apply(state, [TopicCreated(name="old", topic_id=UUID(int=1), assignments=[[1], [1]], configs={})])
     assert apply(state, [registration(2)]) == set()
@@ -142,7 +142,7 @@ def test_new_partitions_are_on_as_many_racks_as_possible(
             assert crowding(state, nodes) == least_crowding(state, len(nodes))
 
 
-def test_a_wish_is_placed_alike_whatever_the_order_in_which_nodes_came() -> None:
+def test_placement_does_not_depend_on_the_order_of_registrations() -> None:
     forwards, backwards = cluster_of(1, 2, 3, 4), cluster_of(4, 3, 2, 1)
     new_topic = NewTopic(name="orders", topic_id=UUID(int=1), partitions=7, replication_factor=3)
     assert decisions.create_topic(forwards, new_topic, RULES) == decisions.create_topic(

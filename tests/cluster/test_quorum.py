@@ -1,4 +1,4 @@
-"""Who votes in the metadata group: few, spread, and changed one at a time."""
+"""Voters of the metadata group: few, spread over racks, and changed one at a time."""
 
 import pytest
 
@@ -29,13 +29,13 @@ def test_an_odd_number_votes_and_at_most_five(nodes: int, count: int) -> None:
     assert len(settled(cluster_of(*range(1, nodes + 1)), voters(1))) == count
 
 
-def test_a_silent_voter_is_kept_if_nobody_can_take_its_place() -> None:
+def test_a_silent_voter_is_kept_if_no_node_can_replace_it() -> None:
     state = cluster_of(1, 2, 3)
     apply(state, [NodeFenced(node_id=3)])
     assert settled(state, voters(1, 2, 3)) == voters(1, 2, 3)
 
 
-def test_a_silent_voter_is_exchanged_for_a_node_that_is_there() -> None:
+def test_a_silent_voter_is_replaced_by_an_available_node() -> None:
     state = cluster_of(1, 2, 3, 4)
     assert settled(state, voters(1, 2, 3)) == voters(1, 2, 3)
     apply(state, [NodeFenced(node_id=3)])
@@ -49,7 +49,7 @@ def test_a_second_voter_is_added_only_if_there_is_a_third() -> None:
     assert settled(state, voters(1)) == voters(1)
 
 
-def test_growth_that_lost_its_last_voter_on_the_way_goes_back_to_an_odd_number() -> None:
+def test_growth_that_lost_its_last_voter_returns_to_an_odd_number() -> None:
     state = cluster_of(1, 2, 3, 4, 5)
     four = metadata_voters(state, voters(1, 2, 3), alive=[1, 2, 3, 4, 5])
     assert four == voters(1, 2, 3, 4)
@@ -57,13 +57,13 @@ def test_growth_that_lost_its_last_voter_on_the_way_goes_back_to_an_odd_number()
     assert settled(state, four) == voters(1, 2, 3)
 
 
-def test_a_wiped_voter_votes_again_as_another() -> None:
+def test_a_wiped_voter_becomes_a_voter_again_with_its_new_incarnation() -> None:
     state = cluster_of(1, 2, 3)
     apply(state, [registration(2, incarnation=7)])
     assert settled(state, voters(1, 2, 3)) == (replica(1), replica(2, 7), replica(3))
 
 
-def test_a_voter_that_leaves_hands_its_vote_to_another_or_gives_it_up() -> None:
+def test_a_leaving_voter_is_replaced_or_removed() -> None:
     state = cluster_of(1, 2, 3, 4)
     apply(state, [NodeDecommissioning(node_id=1, on=True)])
     assert settled(state, voters(1, 2, 3)) == voters(2, 3, 4)

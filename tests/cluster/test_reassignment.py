@@ -1,4 +1,4 @@
-"""Operators move partitions with Kafka's tools and get Kafka's answers."""
+"""Reassignments with Kafka's tools get Kafka's responses."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_a_reassignment_is_listed_until_it_is_done(state: ClusterState) -> None:
     assert assignment(state, "orders").replicas == (5, 4, 3)
 
 
-def test_cancelling_needs_something_under_way(state: ClusterState) -> None:
+def test_cancelling_needs_an_ongoing_reassignment(state: ClusterState) -> None:
     with refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "orders-0 is not being moved"):
         reassign(state, "orders", 0, None)
     apply(state, reassign(state, "orders", 0, [1, 2, 5]))
@@ -59,7 +59,7 @@ def test_cancelling_needs_something_under_way(state: ClusterState) -> None:
         reassign(state, "orders", 0, None)
 
 
-def test_a_reassignment_takes_the_place_of_the_one_before(state: ClusterState) -> None:
+def test_a_reassignment_replaces_the_one_before(state: ClusterState) -> None:
     apply(state, reassign(state, "orders", 0, [1, 2, 5]))
     apply(state, reassign(state, "orders", 0, [1, 2, 4]))
     assert assignment(state, "orders").adding == (4,)
@@ -68,7 +68,7 @@ def test_a_reassignment_takes_the_place_of_the_one_before(state: ClusterState) -
     assert assignment(state, "orders").target == (1, 2, 3)
 
 
-def test_moving_a_partition_to_where_it_is_succeeds_and_does_nothing(state: ClusterState) -> None:
+def test_reassigning_a_partition_to_its_replicas_succeeds_and_does_nothing(state: ClusterState) -> None:
     assert reassign(state, "orders", 0, [1, 2, 3]) == []
 
 
@@ -86,12 +86,12 @@ def test_the_replication_factor_can_change_if_the_request_allows_it(state: Clust
     ("replicas", "part"),
     [([], "no replicas"), ([1, 1], "twice"), ([1, 9], "names nodes [9]"), ([-1], "names nodes [-1]")],
 )
-def test_replicas_that_cannot_be_are_refused(state: ClusterState, replicas: list[int], part: str) -> None:
+def test_invalid_replicas_are_refused(state: ClusterState, replicas: list[int], part: str) -> None:
     with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, part):
         reassign(state, "orders", 0, replicas)
 
 
-def test_nodes_that_are_gone_or_leave_take_nothing_new(state: ClusterState) -> None:
+def test_fenced_and_leaving_nodes_accept_no_new_replicas(state: ClusterState) -> None:
     apply(state, [NodeFenced(node_id=4), NodeDecommissioning(node_id=5, on=True)])
     with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "cannot go to node 4, which is not available"):
         reassign(state, "orders", 0, [1, 2, 4])
@@ -106,13 +106,13 @@ def test_an_unknown_partition_is_refused(state: ClusterState, topic: str, partit
         reassign(state, topic, partition, [1])
 
 
-def test_what_an_operator_moves_is_left_alone_while_it_moves(state: ClusterState) -> None:
+def test_the_controller_does_not_change_an_operators_reassignment(state: ClusterState) -> None:
     apply(state, reassign(state, "orders", 0, [1, 2, 5]))
     assert [move.group for move in next_moves(state) if move.group == group("orders")] == []
     assert moving(state) == [group("orders")]
 
 
-def test_a_replica_made_anew_on_its_own_node_is_no_reassignment(state: ClusterState) -> None:
+def test_a_replica_recreated_on_its_own_node_is_no_reassignment(state: ClusterState) -> None:
     apply(state, [registration(1, incarnation=7)])
     apply(state, start_moves(state, next_moves(state)))
     assert moving(state) == [group("orders")]
@@ -121,7 +121,7 @@ def test_a_replica_made_anew_on_its_own_node_is_no_reassignment(state: ClusterSt
         reassign(state, "orders", 0, None)
 
 
-def test_on_a_single_node_that_never_registered_only_that_node_will_do() -> None:
+def test_on_a_single_unregistered_node_only_that_node_is_accepted() -> None:
     state = ClusterState(1)
     new_topic = NewTopic(name="orders", topic_id=topic_id("orders"))
     apply(state, decisions.create_topic(state, new_topic, PlacementRules(nodes=(1,))))

@@ -47,7 +47,7 @@ def test_a_node_that_joins_gets_its_share_and_nothing_else_moves() -> None:
     assert held(state)[4] == 5
 
 
-def test_what_a_joining_node_gets_is_taken_from_all_topics_alike() -> None:
+def test_a_joining_node_gets_replicas_of_all_topics_evenly() -> None:
     state = cluster_of(1, 2)
     create(state, "a", partitions=8)
     create(state, "b", partitions=8)
@@ -56,7 +56,7 @@ def test_what_a_joining_node_gets_is_taken_from_all_topics_alike() -> None:
     assert [sum(nodes == (3,) for nodes in replicas(state, topic)) for topic in "ab"] == [3, 2]
 
 
-def test_the_plan_shows_everything_and_begins_nothing() -> None:
+def test_the_plan_lists_all_moves_and_starts_none() -> None:
     state = cluster_of(1, 2)
     create(state, "orders", partitions=20)
     apply(state, [registration(3)])
@@ -92,7 +92,7 @@ def test_no_more_moves_run_at_once_than_the_limits_allow() -> None:
         assert len(busy) <= limits.per_node
 
 
-def test_balancing_can_be_left_to_the_operator_while_repairs_go_on() -> None:
+def test_balancing_can_be_disabled_while_repairs_continue() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", [1, 2], [1, 2], [1, 2], [1, 2])
     assert next_moves(state, balance=False) == []
@@ -101,14 +101,14 @@ def test_balancing_can_be_left_to_the_operator_while_repairs_go_on() -> None:
     assert {move.reason for move in moves} == {MoveReason.GONE}
 
 
-def test_partitions_with_a_fenced_replica_are_not_moved_for_the_sake_of_balance() -> None:
+def test_partitions_with_a_fenced_replica_are_not_moved_for_balance() -> None:
     state = cluster_of(1, 2, 3, 4)
     assign(state, "orders", *[[1, 2]] * 6)
     apply(state, [NodeFenced(node_id=2)])
     assert next_moves(state) == []
 
 
-def test_replicas_that_share_a_rack_part_when_another_rack_opens() -> None:
+def test_replicas_on_one_rack_are_separated_when_another_rack_joins() -> None:
     state = cluster_of(1, 2, racks={1: "a", 2: "a"})
     create(state, "orders", partitions=2, factor=2)
     apply(state, [registration(3, rack="b")])
@@ -125,7 +125,7 @@ def test_balance_does_not_put_two_replicas_on_one_rack() -> None:
     assert held(state) == {1: 9, 2: 3, 3: 3, 4: 3}
 
 
-def test_a_chain_of_moves_helps_where_racks_forbid_the_direct_one() -> None:
+def test_a_chain_of_moves_is_used_if_racks_forbid_the_direct_one() -> None:
     # Node 1 holds too much and node 4 nothing, but every partition on node 1 has its other replica on node 4's rack.
     state = cluster_of(1, 2, 3, 4, racks={1: "a", 2: "b", 3: "c", 4: "c"})
     assign(state, "x", *[[1, 3]] * 4)
@@ -151,7 +151,7 @@ def test_preferred_leaders_are_levelled_without_copying_anything() -> None:
     assert set(assignment(state, "orders").founders) == set(assignment(state, "orders").members)
 
 
-def test_preferred_leaders_wait_for_moves_that_are_under_way() -> None:
+def test_preferred_leaders_wait_for_ongoing_moves() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", *[[1, 2]] * 4, *[[2, 3]] * 2, *[[1, 3]] * 2)
     apply(state, reassign(state, "orders", 0, [1, 3]))
@@ -160,7 +160,7 @@ def test_preferred_leaders_wait_for_moves_that_are_under_way() -> None:
     assert {move.reason for move in next_moves(state)} == {MoveReason.LEADERS}
 
 
-def test_preferred_leaders_wait_until_the_data_is_where_it_belongs() -> None:
+def test_preferred_leaders_wait_until_replicas_are_balanced() -> None:
     state = cluster_of(1, 2)
     assign(state, "orders", *[[1, 2]] * 4)
     assign(state, "more", *[[1, 2]] * 4)
@@ -174,7 +174,7 @@ def test_preferred_leaders_wait_until_the_data_is_where_it_belongs() -> None:
     assert {move.reason for move in moves} == {MoveReason.LEADERS}
 
 
-def test_a_replica_that_moves_keeps_its_place_in_the_order() -> None:
+def test_a_moved_replica_keeps_its_position_in_the_order() -> None:
     state = cluster_of(1, 2, 3)
     assign(state, "orders", [3, 2, 1])
     apply(state, [registration(4), NodeFenced(node_id=3)])

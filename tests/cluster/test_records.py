@@ -1,4 +1,4 @@
-"""Records and snapshots: what is written is what is read, and the same records make the same state."""
+"""Records and snapshots round-trip, and the same records give the same state."""
 
 from uuid import UUID
 
@@ -125,7 +125,7 @@ def possible(state: ClusterState, record: MetadataRecord) -> bool:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORDS, max_size=20), st.integers(0, 20))
-def test_the_same_records_make_the_same_state_with_or_without_a_snapshot(
+def test_the_same_records_give_the_same_state_with_or_without_a_snapshot(
     records: list[MetadataRecord], snapshot_after: int
 ) -> None:
     state, from_snapshot = ClusterState(1), ClusterState(1)
@@ -154,7 +154,7 @@ def test_the_same_records_make_the_same_state_with_or_without_a_snapshot(
     assert all(state.topic_by_id(topic.topic_id) is topic for topic in state.topics.values())
 
 
-def test_a_snapshot_replaces_all_that_was_there() -> None:
+def test_a_snapshot_replaces_the_whole_state() -> None:
     state = ClusterState(1)
     state.apply(TopicCreated(name="old", topic_id=UUID(int=1), assignments=[[1]], configs={}))
     assert state.apply(ClusterState(1).snapshot()) == {"old"}

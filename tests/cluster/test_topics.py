@@ -1,4 +1,4 @@
-"""Topics come, grow and go as Kafka would let them."""
+"""Topics are created, grown and deleted by Kafka's rules."""
 
 from uuid import UUID
 
@@ -52,23 +52,23 @@ def test_a_created_topic_is_found_by_name_and_by_id() -> None:
     assert topic.assignments[0].leader == 1
 
 
-def test_counts_left_out_are_the_broker_s_choice() -> None:
+def test_omitted_counts_are_the_brokers_defaults() -> None:
     topic = state_with("orders", rules=THREE_NODES).topics["orders"]
     assert (topic.partitions, topic.replication_factor) == (2, 2)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "a\0"])
-def test_names_that_kafka_would_not_take_are_refused(name: str) -> None:
+def test_names_that_kafka_refuses_are_refused(name: str) -> None:
     with refused(ErrorCode.INVALID_TOPIC_EXCEPTION):
         create(ClusterState(node_id=1), name)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
-def test_names_that_kafka_takes_are_taken(name: str) -> None:
+def test_names_that_kafka_accepts_are_accepted(name: str) -> None:
     assert name in state_with(name).topics
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_name_is_used_once() -> None:
     with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
         create(state_with("orders"), "orders")
 
@@ -88,13 +88,13 @@ def test_a_deleted_topic_s_name_is_free_again_and_so_are_its_neighbours() -> Non
     create(state, "a_b")
 
 
-def test_deleting_what_does_not_exist_is_refused() -> None:
+def test_deleting_a_missing_topic_is_refused() -> None:
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         decisions.delete_topic(ClusterState(node_id=1), "orders")
 
 
 @pytest.mark.parametrize("factor", [0, -2, 2])
-def test_a_factor_that_one_node_cannot_give_says_how_many_nodes_there_are(factor: int) -> None:
+def test_a_too_high_replication_factor_is_refused_with_the_number_of_nodes(factor: int) -> None:
     with refused(ErrorCode.INVALID_REPLICATION_FACTOR, "the cluster has 1 node"):
         create(ClusterState(node_id=1), "orders", replication_factor=factor)
 
@@ -125,7 +125,7 @@ def test_a_manual_assignment_is_kept() -> None:
         ({0: [4]}, "names nodes [4]"),
     ],
 )
-def test_a_manual_assignment_that_cannot_be_is_refused(assignments: dict[int, list[int]], part: str) -> None:
+def test_an_invalid_manual_assignment_is_refused(assignments: dict[int, list[int]], part: str) -> None:
     with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, part):
         create(ClusterState(node_id=1), "orders", rules=THREE_NODES, assignments=assignments)
 
@@ -148,7 +148,7 @@ def test_partitions_can_be_added() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 1, 0, -1])
-def test_partitions_are_never_taken_away(count: int) -> None:
+def test_partitions_are_never_removed(count: int) -> None:
     with refused(ErrorCode.INVALID_PARTITIONS):
         decisions.create_partitions(state_with("orders", partitions=2), "orders", count, ONE_NODE)
 
@@ -162,7 +162,7 @@ def test_added_partitions_can_be_assigned_by_hand() -> None:
         decisions.create_partitions(state, "orders", 4, THREE_NODES, [[1, 2]])
 
 
-def test_internal_topics_are_the_broker_s_alone() -> None:
+def test_internal_topics_cannot_be_changed_by_clients() -> None:
     state = ClusterState(node_id=1)
     with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal"):
         create(state, OFFSETS_TOPIC)
@@ -177,7 +177,7 @@ def test_internal_topics_are_the_broker_s_alone() -> None:
         decisions.create_partitions(state, OFFSETS_TOPIC, 51, ONE_NODE)
 
 
-def test_limits_on_topics_and_partitions_are_named_when_crossed() -> None:
+def test_exceeded_limits_on_topics_and_partitions_are_named() -> None:
     limits = Limits(max_topics=2, max_partitions_per_topic=3, max_partitions=5)
     rules = PlacementRules(nodes=(1,), limits=limits)
     state = ClusterState(node_id=1)
@@ -206,7 +206,7 @@ def test_producer_ids_are_reserved_in_blocks_that_never_overlap() -> None:
     assert len({number for block in blocks for number in block}) == 3000
 
 
-def test_deciding_changes_nothing() -> None:
+def test_decisions_do_not_change_the_state() -> None:
     state = state_with("orders")
     before = state.snapshot()
     decisions.create_topic(state, NewTopic(name="new", topic_id=uuid(5)), ONE_NODE)
@@ -216,7 +216,7 @@ def test_deciding_changes_nothing() -> None:
     assert state.snapshot() == before
 
 
-def test_what_happens_to_a_copy_does_not_happen_to_the_state() -> None:
+def test_changes_of_a_copy_do_not_change_the_state() -> None:
     state = state_with("orders", rules=THREE_NODES)
     before, twin = state.snapshot(), state.copy()
     assert twin.snapshot() == before

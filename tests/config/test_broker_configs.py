@@ -1,4 +1,4 @@
-"""Broker configs: layers, what DescribeConfigs shows, what may change while a node runs."""
+"""Broker configs: layers, DescribeConfigs, and changes while a node runs."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_the_stronger_layer_wins() -> None:
     ]
 
 
-def test_topics_start_from_what_the_broker_was_given() -> None:
+def test_topic_defaults_come_from_the_broker_configs() -> None:
     assert BROKER.topic_defaults() == {"retention.ms": "7000", "segment.bytes": "2000000"}
 
 
@@ -72,7 +72,7 @@ def test_a_described_topic_lists_everything_but_unset_internal_configs() -> None
     }
 
 
-def test_of_all_nodes_only_what_was_set_is_shown() -> None:
+def test_the_cluster_wide_defaults_show_only_set_configs() -> None:
     assert [(entry.name, entry.value) for entry in describe_all_nodes(BROKER)] == [
         ("log.retention.ms", "6000"),
         ("log.segment.bytes", "2000000"),
@@ -98,7 +98,7 @@ def test_hours_and_minutes_follow_the_milliseconds() -> None:
         ("log.preallocate", "true", ErrorCode.INVALID_CONFIG, "not supported"),
     ],
 )
-def test_what_a_running_broker_cannot_take_is_refused(
+def test_configs_that_a_running_broker_cannot_change_are_refused(
     name: str, value: str, code: ErrorCode, part: str
 ) -> None:
     with pytest.raises(KafkaError) as caught:
@@ -107,6 +107,6 @@ def test_what_a_running_broker_cannot_take_is_refused(
     assert part in caught.value.message
 
 
-def test_a_running_broker_takes_new_topic_defaults() -> None:
+def test_a_running_broker_accepts_new_topic_defaults() -> None:
     check_dynamic("log.retention.ms", "-1")
     check_dynamic("message.max.bytes", "2000000")

@@ -30,12 +30,12 @@ max_connections = 7
 """
 
 
-def test_a_node_is_alone_unless_it_is_told_otherwise() -> None:
+def test_a_node_is_alone_by_default() -> None:
     config = load_node_config()
     assert (config.cluster, config.cluster_advertised, config.seeds, config.rack) == (None, None, (), None)
 
 
-def test_flags_environment_and_file_say_the_same() -> None:
+def test_flags_environment_and_file_are_equivalent() -> None:
     expected = NodeConfig(
         cluster=Address("127.0.0.1", 7001), seeds=(Address("127.0.0.1", 7001), Address("::1", 7002)), rack="a"
     )
@@ -78,7 +78,7 @@ def test_flags_and_environment_win_over_a_nodes_table() -> None:
     assert (config.rack, config.data_dir) == ("e", "/elsewhere")
 
 
-def test_memory_for_all_gives_way_to_one_nodes_folder() -> None:
+def test_a_nodes_own_folder_overrides_memory_for_all() -> None:
     file = 'memory = true\n[nodes.1]\ndata_dir = "/d"\n[nodes.2]\nrack = "a"'
     assert load_node_config(toml_text=file, flags={"node_id": 1}).memory is False
     assert load_node_config(toml_text=file, flags={"node_id": 2}).memory is True
@@ -127,7 +127,7 @@ def test_memory_for_all_gives_way_to_one_nodes_folder() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_be_are_named_with_the_way_out(
+def test_invalid_settings_are_named_with_what_to_do(
     layers: dict[str, object], field: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected) as caught:
@@ -136,9 +136,9 @@ def test_settings_that_cannot_be_are_named_with_the_way_out(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
-def test_no_key_is_needed_where_only_this_machine_can_reach(host: str) -> None:
+def test_no_key_is_needed_on_a_loopback_address(host: str) -> None:
     assert load_node_config(flags={"cluster": f"{host}:7000"}).cluster_key_file is None
 
 
-def test_a_cluster_may_live_in_memory() -> None:
+def test_a_cluster_may_be_in_memory() -> None:
     assert load_node_config(flags={"cluster": "127.0.0.1:0", "memory": True}).memory

@@ -1,4 +1,4 @@
-"""Group configs: each honoured or refused by name, and good together."""
+"""Group configs: each honoured or refused by name, and consistent with each other."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_every_config_has_an_effect(name: str) -> None:
         ("PT0S", 0),
     ],
 )
-def test_a_queue_may_begin_at_what_is_so_old(text: str, expected_ms: int) -> None:
+def test_a_queue_may_begin_at_records_of_a_given_age(text: str, expected_ms: int) -> None:
     found = settings(share_auto_offset_reset=f"by_duration:{text}")
     assert (found.auto_offset_reset, found.auto_offset_reset_ms) == ("by_duration", expected_ms)
 
@@ -80,7 +80,7 @@ def test_a_queue_may_begin_at_what_is_so_old(text: str, expected_ms: int) -> Non
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "P1DT", "-PT1H", "PT-1H", "1H", "P1Y", "PT1H ago", "PT" + "9" * 50 + "H"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     assert "by_duration:PT1H30M" in refusal(share_auto_offset_reset=f"by_duration:{text}")
 
 
@@ -131,18 +131,18 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
         group_definition("share.sesion.timeout.ms")
 
 
-def test_what_another_version_set_does_not_keep_metadata_from_applying() -> None:
+def test_configs_of_another_version_do_not_stop_metadata_from_applying() -> None:
     assert (
         resolve_group({"share.from.the.future": "1", "share.session.timeout.ms": "1"}) == ShareGroupConfig()
     )
 
 
-def test_dead_letters_go_to_a_topic_beside_their_own_unless_told_otherwise() -> None:
+def test_dead_letters_go_by_default_to_a_topic_named_after_their_own() -> None:
     assert ShareGroupConfig().dead_letter_topic_of("orders") == "orders.dlq"
     assert settings(penstock_dead_letter_topic="graveyard").dead_letter_topic_of("orders") == "graveyard"
 
 
-def test_a_description_tells_what_was_set_and_what_would_hold_otherwise() -> None:
+def test_a_description_shows_set_values_and_defaults() -> None:
     (entry,) = describe_group({"share.session.timeout.ms": "60000"}, ["share.session.timeout.ms", "unknown"])
     assert (entry.value, entry.source) == ("60000", ConfigSource.DYNAMIC_GROUP_CONFIG)
     assert [(row.value, row.source) for row in entry.synonyms] == [

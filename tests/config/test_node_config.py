@@ -1,4 +1,4 @@
-"""A node's settings: four layers, and errors that name the field, the value and the way out."""
+"""A node's settings: four layers, and errors that name the field, the value and what to do."""
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_a_stronger_layer_decides_between_memory_and_a_folder() -> None:
         ),
     ],
 )
-def test_a_setting_that_cannot_be_is_named_with_what_was_expected(
+def test_an_invalid_setting_is_named_with_what_was_expected(
     layers: dict[str, object], field: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected) as caught:
@@ -107,7 +107,7 @@ def test_a_setting_that_cannot_be_is_named_with_what_was_expected(
     assert caught.value.field.startswith(field)
 
 
-def test_an_unknown_setting_is_said_to_be_one() -> None:
+def test_an_unknown_setting_is_reported_as_unknown() -> None:
     with pytest.raises(ConfigError) as caught:
         load_node_config(flags={"num_partitons": 1})
     assert str(caught.value) == "there is no setting num_partitons; did you mean num_partitions?"
@@ -122,7 +122,7 @@ def test_an_unknown_setting_is_said_to_be_one() -> None:
         "PENSTOCK_KAFKA_SERVICE_PORT_HTTP",
     ],
 )
-def test_what_kubernetes_sets_for_a_service_of_that_name_is_no_setting(name: str) -> None:
+def test_environment_variables_of_a_kubernetes_service_are_no_settings(name: str) -> None:
     assert load_node_config(environment={name: "tcp://10.0.0.1:9092"}) == NodeConfig()
 
 
@@ -131,7 +131,7 @@ def test_no_setting_can_be_mistaken_for_a_service_link() -> None:
         assert not SERVICE_LINK.fullmatch("PENSTOCK_" + name.replace(".", "_").upper()), name
 
 
-def test_addresses_read_as_they_are_written() -> None:
+def test_addresses_round_trip() -> None:
     for text in ("127.0.0.1:9092", "[::1]:0", "broker.example:65535"):
         assert str(Address.parse("kafka", text)) == text
 

@@ -91,7 +91,7 @@ def test_every_honoured_config_reaches_a_field_of_its_own() -> None:
         ("follower.replication.throttled.replicas", "0:1"),
     ],
 )
-def test_what_is_not_supported_is_refused_with_the_reason_and_the_way_out(name: str, value: str) -> None:
+def test_unsupported_configs_are_refused_with_the_reason_and_what_to_do(name: str, value: str) -> None:
     message = refusal(name, value)
     assert "not supported" in message
     assert "Leave this config out" in message
@@ -131,7 +131,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     assert "did you mean" not in refusal("zzz", "1")
 
 
-def test_a_name_that_kafka_dropped_says_what_took_its_place() -> None:
+def test_a_removed_kafka_config_is_refused_with_its_replacement() -> None:
     assert "message.timestamp.after.max.ms" in refusal("message.timestamp.difference.max.ms", "1")
 
 
@@ -175,19 +175,19 @@ def test_compaction_lags_that_contradict_each_other_are_refused() -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_compaction_leaves_records_for_as_long_as_their_message_ids_are_remembered() -> None:
+def test_compaction_keeps_records_for_the_deduplication_window() -> None:
     lags = {"dedup.window.ms": "60000", "min.compaction.lag.ms": "9"}
     assert resolve(lags, {}).min_compaction_lag_ms == 60_000
     assert resolve({**lags, "dedup.window.ms": "8"}, {}).min_compaction_lag_ms == 9
 
 
-def test_acked_records_stay_for_as_long_as_their_message_ids_are_remembered() -> None:
+def test_acked_records_stay_for_the_deduplication_window() -> None:
     ages = {"dedup.window.ms": "60000", "penstock.acked.min.age.ms": "9"}
     assert resolve(ages, {}).acked_min_age_ms == 60_000
     assert resolve({**ages, "dedup.window.ms": "8"}, {}).acked_min_age_ms == 9
 
 
-def test_overrides_keep_the_client_s_text_without_the_spaces_around_it() -> None:
+def test_overrides_keep_the_clients_text_without_surrounding_spaces() -> None:
     assert parse_overrides({"retention.ms": " 5 ", "cleanup.policy": "delete"}) == {
         "retention.ms": "5",
         "cleanup.policy": "delete",

@@ -1,4 +1,4 @@
-"""Every example runs, ends by itself, and shows what it says."""
+"""Every example runs, ends by itself, and prints its documented output."""
 
 import re
 import subprocess
@@ -60,7 +60,7 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SHOWS))
-def test_an_example_shows_what_it_says(name: str) -> None:
+def test_an_example_prints_its_documented_output(name: str) -> None:
     shown = run(name)
     position = 0
     for line in SHOWS[name]:
@@ -69,7 +69,7 @@ def test_an_example_shows_what_it_says(name: str) -> None:
         position = found.end()
 
 
-def test_an_example_takes_a_broker_that_runs(broker: Broker) -> None:
+def test_an_example_can_use_a_running_broker(broker: Broker) -> None:
     assert f"using the broker at {broker.bootstrap_servers}" in run(
         "publish_and_read", "--bootstrap", broker.bootstrap_servers
     )

@@ -1,15 +1,15 @@
-"""What operators see of groups."""
+"""Groups as operators see them."""
 
 from penstock.groups import GroupListing, GroupState
 from penstock.groups.states import TRANSITIONS
-from tests.groups.scene import GROUP, Scene, stable, subscription
+from tests.groups.group_harness import GROUP, GroupHarness, stable, subscription
 
 
-def test_a_stable_group_shows_its_members_with_their_work() -> None:
-    scene = Scene()
-    alice = scene.client("alice", instance_id="pod-0")
-    stable(scene, alice)
-    group = scene.group()
+def test_a_stable_group_shows_its_members_with_their_assignments() -> None:
+    harness = GroupHarness()
+    alice = harness.client("alice", instance_id="pod-0")
+    stable(harness, alice)
+    group = harness.group()
     (member,) = group.members
     assert (group.state, group.protocol_type, group.protocol_name) == (GroupState.STABLE, "consumer", "range")
     assert (member.member_id, member.instance_id) == (alice.member_id, "pod-0")
@@ -17,27 +17,27 @@ def test_a_stable_group_shows_its_members_with_their_work() -> None:
     assert (member.metadata, member.assignment) == (subscription("orders"), b"alice")
 
 
-def test_while_it_rebalances_a_group_shows_who_is_there_but_not_what_they_do() -> None:
-    scene = Scene()
-    alice = scene.client("alice")
-    stable(scene, alice)
-    scene.client("bob").joins()
-    group = scene.group()
+def test_a_rebalancing_group_shows_its_members_without_assignments() -> None:
+    harness = GroupHarness()
+    alice = harness.client("alice")
+    stable(harness, alice)
+    harness.client("bob").joins()
+    group = harness.group()
     assert (group.state, group.protocol_name) == (GroupState.PREPARING_REBALANCE, "")
     assert [(member.metadata, member.assignment) for member in group.members] == [(b"", b"")] * 2
 
 
-def test_an_unknown_group_is_nothing() -> None:
-    assert Scene().coordinator.describe(GROUP) is None
+def test_an_unknown_group_is_not_described() -> None:
+    assert GroupHarness().coordinator.describe(GROUP) is None
 
 
 def test_groups_are_listed_by_state_and_type() -> None:
-    scene = Scene()
-    stable(scene, scene.client("alice", group_id="busy"))
-    scene.client("bob", group_id="idle").commits()
+    harness = GroupHarness()
+    stable(harness, harness.client("alice", group_id="busy"))
+    harness.client("bob", group_id="idle").commits()
     busy = GroupListing(group_id="busy", state=GroupState.STABLE, protocol_type="consumer")
     idle = GroupListing(group_id="idle", state=GroupState.EMPTY, protocol_type="")
-    listed = scene.coordinator.list_groups
+    listed = harness.coordinator.list_groups
     assert listed() == [busy, idle]
     assert listed(states=["stable"]) == [busy]
     assert listed(states=["Empty", "Dead"]) == [idle]
@@ -46,7 +46,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert idle.group_type == "classic"
 
 
-def test_every_state_has_its_row_in_the_table_and_dead_is_the_end() -> None:
+def test_every_state_has_its_transitions_and_dead_is_final() -> None:
     assert set(TRANSITIONS) == set(GroupState)
     assert TRANSITIONS[GroupState.DEAD] == frozenset()
     reachable = set().union(*TRANSITIONS.values())

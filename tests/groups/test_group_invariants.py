@@ -1,4 +1,4 @@
-"""Whatever clients, clock and disk do, the promises of `group.py` hold, and nobody is left without an answer."""
+"""The promises of `group.py` hold for any order of client calls, time and disk faults; every request is answered."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from penstock.groups import GroupState, Protocol
 from penstock.groups.group import Group, metadata_size
 from penstock.groups.shared_state import pending_timer, session_timer
 from penstock.types import TopicPartition
-from tests.groups.scene import Client, Scene, subscription
+from tests.groups.group_harness import Client, GroupHarness, subscription
 
 GROUP_IDS = ("one", "two")
 CLIENTS = st.integers(0, 5)
@@ -17,7 +17,7 @@ SUBSCRIPTIONS = (subscription("orders"), subscription("orders", "invoices"), b"n
 PROTOCOL_SETS = (("range",), ("range", "sticky"), ("sticky", "range"), ("roundrobin", "range"))
 
 
-class GroupsUnderFire(RuleBasedStateMachine):
+class RandomGroups(RuleBasedStateMachine):
     """Six clients of two groups, two of them with one instance id, do anything in any order."""
 
     @initialize(delay_ms=st.sampled_from([0, 3000]), seats=st.sampled_from([2, 100]))
@@ -27,14 +27,14 @@ class GroupsUnderFire(RuleBasedStateMachine):
             offsets_retention_minutes=5,
             offsets_retention_check_interval_ms=60_000,
         )
-        self.scene = Scene(group_settings, Limits(max_group_members=seats))
+        self.harness = GroupHarness(group_settings, Limits(max_group_members=seats))
         self.clients = [
-            self.scene.client("ann", group_id="one", session_ms=6000),
-            self.scene.client("ben", group_id="one", session_ms=9000, rebalance_ms=0),
-            self.scene.client("cat", group_id="one", version=3),
-            self.scene.client("dan", group_id="one", instance_id="pod-0", rebalance_ms=20_000),
-            self.scene.client("eve", group_id="one", instance_id="pod-0", version=8),
-            self.scene.client("fay", group_id="two"),
+            self.harness.client("ann", group_id="one", session_ms=6000),
+            self.harness.client("ben", group_id="one", session_ms=9000, rebalance_ms=0),
+            self.harness.client("cat", group_id="one", version=3),
+            self.harness.client("dan", group_id="one", instance_id="pod-0", rebalance_ms=20_000),
+            self.harness.client("eve", group_id="one", instance_id="pod-0", version=8),
+            self.harness.client("fay", group_id="two"),
         ]
         self.generations: dict[int, tuple[Group, int]] = {}
         self.some_write_failed = False
@@ -53,18 +53,18 @@ class GroupsUnderFire(RuleBasedStateMachine):
     @rule(index=CLIENTS)
     def sync(self, index: int) -> None:
         client = self.client(index)
-        group = self.scene.coordinator.describe(client.group_id)
+        group = self.harness.coordinator.describe(client.group_id)
         members = group.members if group else ()
         client.syncs({member.member_id: member.member_id.encode() for member in members})
 
     @rule(first=CLIENTS, last=CLIENTS)
     def some_get_together(self, first: int, last: int) -> None:
-        """Chance alone hardly ever makes a stable group."""
+        """Random steps alone hardly ever produce a stable group."""
         some = self.clients[first : last + 1]
         for _ in range(2):
             for client in some:
                 client.joins()
-        self.scene.passes(6000)
+        self.harness.passes(6000)
         for client in some:
             self.sync(self.clients.index(client))
 
@@ -92,34 +92,34 @@ class GroupsUnderFire(RuleBasedStateMachine):
 
     @rule(group_id=st.sampled_from(GROUP_IDS))
     def delete_group(self, group_id: str) -> None:
-        self.scene.deletes_groups(group_id)
+        self.harness.deletes_groups(group_id)
 
     @rule(group_id=st.sampled_from(GROUP_IDS), topic=st.sampled_from(["orders", "invoices"]))
     def delete_offset(self, group_id: str, topic: str) -> None:
-        self.scene.deletes_offsets(TopicPartition(topic, 0), group_id=group_id)
+        self.harness.deletes_offsets(TopicPartition(topic, 0), group_id=group_id)
 
     @rule()
     def delete_topic(self) -> None:
-        self.scene.deletes_topics("invoices")
+        self.harness.deletes_topics("invoices")
 
     @rule(duration_ms=st.sampled_from([1, 3000, 7000, 30_000, 400_000]))
     def time_passes(self, duration_ms: int) -> None:
-        self.scene.passes(duration_ms)
+        self.harness.passes(duration_ms)
 
     @rule(disk=st.sampled_from(["prompt", "slow", "slow", "full"]))
     def change_disk(self, disk: str) -> None:
-        self.scene.disk = disk
+        self.harness.disk = disk
         self.some_write_failed |= disk == "full"
 
     @rule(writes=st.integers(1, 3))
     def disk_gets_on(self, writes: int) -> None:
-        self.scene.flush(writes)
+        self.harness.flush(writes)
 
     @invariant()
     def promises_hold(self) -> None:
-        if not hasattr(self, "scene"):
+        if not hasattr(self, "harness"):
             return
-        for group in self.scene.coordinator._shared.groups.values():
+        for group in self.harness.coordinator._shared.groups.values():
             self.check_members(group)
             self.check_waiting(group)
             self.check_counts(group)
@@ -152,26 +152,26 @@ class GroupsUnderFire(RuleBasedStateMachine):
         assert not members or group._common_protocols()
 
     def check_timers(self, group: Group) -> None:
-        timers = self.scene.coordinator._shared.timers
+        timers = self.harness.coordinator._shared.timers
         assert all(session_timer(group, member_id) in timers for member_id in group.members)
         assert all(pending_timer(group, member_id) in timers for member_id in group.pending)
-        next_ms = self.scene.coordinator.next_deadline_ms
-        assert next_ms is None or next_ms >= self.scene.now_ms
+        next_ms = self.harness.coordinator.next_deadline_ms
+        assert next_ms is None or next_ms >= self.harness.now_ms
 
     def teardown(self) -> None:
-        """In the end the disk works, and time passes: everybody was answered, and the log has it all."""
-        if not hasattr(self, "scene"):
+        """In the end the disk works, and time passes: every request was answered, and the log has all state."""
+        if not hasattr(self, "harness"):
             return
-        self.scene.disk = "prompt"
-        self.scene.flush()
-        self.scene.passes(3_000_000)
-        assert self.scene.open_tokens == set()
-        assert all(listing.state is GroupState.EMPTY for listing in self.scene.coordinator.list_groups())
-        assert self.scene.in_flight == []
-        assert self.scene.coordinator._shared.outbox._in_flight == {}
+        self.harness.disk = "prompt"
+        self.harness.flush()
+        self.harness.passes(3_000_000)
+        assert self.harness.open_tokens == set()
+        assert all(listing.state is GroupState.EMPTY for listing in self.harness.coordinator.list_groups())
+        assert self.harness.in_flight == []
+        assert self.harness.coordinator._shared.outbox._in_flight == {}
         if not self.some_write_failed:
-            assert self.scene.restarted().state() == self.scene.state()
+            assert self.harness.restarted().state() == self.harness.state()
 
 
-TestGroupsUnderFire = GroupsUnderFire.TestCase
+TestGroupsUnderFire = RandomGroups.TestCase
 TestGroupsUnderFire.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""The offsets topic's bytes: Kafka's layout, and nothing else is understood."""
+"""The offsets topic's bytes: Kafka's layout, and all other bytes are refused."""
 
 import io
 import struct
@@ -25,7 +25,7 @@ from penstock.groups.storage import (
 )
 from penstock.groups.subscription import subscribed_topics
 from penstock.types import TopicPartition
-from tests.groups.scene import subscription
+from tests.groups.group_harness import subscription
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -71,7 +71,7 @@ GROUPS = st.builds(
 )
 
 
-def test_an_offset_is_laid_out_as_in_kafka() -> None:
+def test_an_offset_has_kafkas_layout() -> None:
     """Version 4, with the topic's id as its first tagged field; the second is ours."""
     topic_id = UUID(int=5)
     offset = CommittedOffset(
@@ -99,14 +99,14 @@ def test_an_offset_with_tags_of_a_later_version_is_refused() -> None:
         decode_offset(known[:at] + b"\x03" + known[at + 1 :] + b"\x4d\x01x")
 
 
-def test_an_offset_without_a_topic_s_id_is_laid_out_as_in_kafka() -> None:
+def test_an_offset_without_a_topic_id_has_kafkas_layout() -> None:
     key = encode_offset_key("g", TopicPartition("to", 258))
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x02to" + b"\x00\x00\x01\x02"
     value = encode_offset(CommittedOffset(offset=7, leader_epoch=2, metadata="m", commit_timestamp_ms=9))
     assert value == b"\x00\x03" + struct.pack(">qi", 7, 2) + b"\x00\x01m" + struct.pack(">q", 9)
 
 
-def test_an_offset_with_an_expiry_of_its_own_is_laid_out_as_in_kafka() -> None:
+def test_an_offset_with_an_expiry_of_its_own_has_kafkas_layout() -> None:
     offset = CommittedOffset(offset=7, metadata="m", commit_timestamp_ms=9, expire_timestamp_ms=11)
     assert encode_offset(offset) == b"\x00\x01" + struct.pack(">q", 7) + b"\x00\x01m" + struct.pack(
         ">qq", 9, 11
@@ -114,7 +114,7 @@ def test_an_offset_with_an_expiry_of_its_own_is_laid_out_as_in_kafka() -> None:
     assert decode_offset(encode_offset(offset)) == offset
 
 
-def test_a_group_is_laid_out_as_in_kafka() -> None:
+def test_a_group_has_kafkas_layout() -> None:
     assert encode_group_key("g") == b"\x00\x02" + b"\x00\x01g"
     member = StoredMember(
         member_id="m1",
@@ -148,7 +148,7 @@ def test_a_group_is_laid_out_as_in_kafka() -> None:
 
 
 @given(TEXT, TEXT, INT32, OFFSETS, GROUPS)
-def test_what_is_written_is_what_is_read(
+def test_records_round_trip(
     group_id: str, topic: str, partition: int, offset: CommittedOffset, group: StoredGroup
 ) -> None:
     topic_partition = TopicPartition(topic, partition)
@@ -160,7 +160,7 @@ def test_what_is_written_is_what_is_read(
 
 
 @given(GROUPS, OFFSETS, st.data())
-def test_cut_off_or_prolonged_bytes_are_never_understood(
+def test_truncated_or_extended_bytes_are_refused(
     group: StoredGroup, offset: CommittedOffset, data: st.DataObject
 ) -> None:
     for decode, whole in ((decode_group, encode_group(group)), (decode_offset, encode_offset(offset))):
@@ -180,7 +180,7 @@ def test_unknown_keys_are_refused(key: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_at_all_lead_to_any_other_error(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_one_kind_of_error(data: bytes) -> None:
     for decode in (decode_key, decode_offset, decode_group):
         try:
             decode(data)
@@ -203,11 +203,11 @@ def test_no_bytes_at_all_lead_to_any_other_error(data: bytes) -> None:
         ("😀", 49),
     ],
 )
-def test_a_group_is_where_kafka_s_tools_look_for_it(group_id: str, partition: int) -> None:
+def test_a_group_maps_to_the_same_partition_as_in_kafka(group_id: str, partition: int) -> None:
     assert offsets_partition(group_id, 50) == partition
 
 
-def test_subscriptions_are_read_as_kafka_s_clients_write_them() -> None:
+def test_subscriptions_of_kafka_clients_are_read() -> None:
     from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription, TopicPartition
     from kio.schema.types import TopicName
     from kio.serial import entity_writer

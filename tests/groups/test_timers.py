@@ -1,4 +1,4 @@
-"""Deadlines: kept in order, moved cheaply, and never piling up."""
+"""Deadlines: ordered, cheap to move, and bounded in memory."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_timers_do_what_a_plain_table_of_deadlines_would(
+def test_timers_match_a_plain_table_of_deadlines(
     steps: list[tuple[str, tuple[str, ...], int]],
 ) -> None:
     timers, table, now_ms = Timers(), dict[tuple[str, ...], int](), 0
@@ -40,14 +40,14 @@ def test_timers_do_what_a_plain_table_of_deadlines_would(
         assert all(key in timers for key in table)
 
 
-def test_a_deadline_that_moves_costs_no_place_in_the_heap() -> None:
+def test_moving_a_deadline_adds_no_heap_entry() -> None:
     timers = Timers()
     for now_ms in range(10_000):
         timers.set(("member",), now_ms + 100)
     assert len(timers._heap) == 1
 
 
-def test_keys_that_come_and_go_do_not_pile_up() -> None:
+def test_removed_keys_do_not_accumulate() -> None:
     timers = Timers()
     for number in range(10_000):
         timers.set((str(number),), 1_000_000)
@@ -55,7 +55,7 @@ def test_keys_that_come_and_go_do_not_pile_up() -> None:
     assert len(timers._heap) <= STALE_MIN + STALE_FACTOR
 
 
-def test_looking_at_the_next_deadline_brings_it_closer_to_the_truth() -> None:
+def test_checking_due_timers_updates_the_next_deadline() -> None:
     timers = Timers()
     timers.set(("a",), 10)
     timers.set(("a",), 50)

@@ -81,7 +81,7 @@ def serve(address: str) -> None:
 
 
 def run(connection: socket.socket) -> None:
-    """What a fork does. The connection is open until it ends."""
+    """Runs in the fork. The connection is open until it ends."""
     import runpy
 
     length, streams, _, _ = socket.recv_fds(connection, 4, len(STREAMS))

@@ -1,4 +1,4 @@
-"""Batch reads with real Spark: columns, bounds, filters, splits and what goes wrong at planning time."""
+"""Batch reads with real Spark: columns, bounds, filters, splits and errors at planning time."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def test_every_column_is_what_a_kafka_client_wrote(make_topic: Make, produce: Pr
     assert rows[0].timestamp.replace(tzinfo=UTC) == datetime.fromtimestamp(1_700_000_000.123, UTC)
 
 
-def test_headers_are_there_on_request(make_topic: Make, produce: Produce, read: Read) -> None:
+def test_headers_are_read_on_request(make_topic: Make, produce: Produce, read: Read) -> None:
     topic = make_topic()
     produce(
         topic,
@@ -94,7 +94,7 @@ def test_only_the_chosen_columns_are_given(make_topic: Make, produce: Produce, r
     assert read(topic).select("offset").count() == 2
 
 
-def test_a_schema_that_leaves_columns_out_is_honoured(
+def test_a_schema_without_some_columns_is_honoured(
     spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce
 ) -> None:
     topic = make_topic()
@@ -191,7 +191,7 @@ def test_pushed_filters_are_served_by_reading_less(
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_one_frame_serves_many_queries_where_pushing_was_not_asked_for(
+def test_one_frame_serves_many_queries_without_pushdown(
     make_topic: Make, produce: Produce, read: Read
 ) -> None:
     topic = make_topic()
@@ -201,7 +201,7 @@ def test_one_frame_serves_many_queries_where_pushing_was_not_asked_for(
     assert frame.where("offset < 5").union(frame.where("offset > 97")).count() == 7
 
 
-def test_the_same_filters_hold_where_pushdown_is_off(make_topic: Make, produce: Produce, read: Read) -> None:
+def test_the_same_filters_work_without_pushdown(make_topic: Make, produce: Produce, read: Read) -> None:
     topic = make_topic()
     produce(topic, [str(n) for n in range(10)])
     assert read(topic).where("offset > 6").count() == 3
@@ -211,8 +211,8 @@ def test_the_same_filters_hold_where_pushdown_is_off(make_topic: Make, produce: 
     ("options", "message"),
     [
         (
-            {"subscribe": "nobody-made-this"},
-            "subscribe='nobody-made-this': expected topics and partitions that exist",
+            {"subscribe": "missing-topic"},
+            "subscribe='missing-topic': expected topics and partitions that exist",
         ),
         (
             {"startingOffets": "earliest"},

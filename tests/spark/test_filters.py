@@ -1,4 +1,4 @@
-"""What pushed filters make a batch read skip, and what is left to Spark."""
+"""Which records pushed filters make a batch read skip, and which filters are left to Spark."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -38,7 +38,7 @@ NOON_US = int(NOON.timestamp()) * 1_000_000
         ([LessThan(("timestamp",), NOON)], Pruning(time_to_us=NOON_US)),
     ],
 )
-def test_these_are_served_by_not_reading(filters: list[Filter], expected: Pruning) -> None:
+def test_these_filters_reduce_the_read(filters: list[Filter], expected: Pruning) -> None:
     assert prune(filters) == (expected, [])
 
 
@@ -55,7 +55,7 @@ def test_these_are_served_by_not_reading(filters: list[Filter], expected: Prunin
         EqualTo(("offset",), None),
     ],
 )
-def test_these_are_left_to_spark(each: Any) -> None:
+def test_these_filters_are_left_to_spark(each: Any) -> None:
     assert prune([each]) == (Pruning(), [each])
 
 

@@ -1,4 +1,4 @@
-"""What Spark's processes load of Penstock: a client, and no more than they need."""
+"""Spark's processes load the client part of Penstock, and no more than they need."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def test_planning_a_read_loads_nothing_heavy() -> None:
         ("whatever", "does not say its version"),
     ],
 )
-def test_a_java_that_is_too_old_is_named_with_a_way_out(
+def test_a_too_old_java_is_named_with_what_to_do(
     version: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = tmp_path / "bin" / "java"
@@ -60,7 +60,7 @@ def test_a_java_that_is_too_old_is_named_with_a_way_out(
         assert "openjdk-17-jre-headless" in found
 
 
-def test_no_java_at_all_is_said_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "there is no Java" in why_not()

@@ -1,4 +1,4 @@
-"""Which partitions, and between which offsets: what the options may say."""
+"""Options for partitions and offset ranges."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_assigned_partitions_are_read_and_no_others() -> None:
     assert subscription.missing(THERE) == ["orders-7"]
 
 
-def test_a_named_topic_that_is_not_there_is_missing_but_a_pattern_misses_nothing() -> None:
+def test_a_named_topic_may_be_missing_but_a_pattern_misses_nothing() -> None:
     assert Subscription(topics=("orders", "bills")).missing(THERE) == ["bills"]
     assert Subscription(pattern="bills").missing(THERE) == []
 
@@ -39,7 +39,7 @@ def test_offsets_are_read_by_topic_and_partition() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "5", '{"orders": 3}', '{"orders": {"x": 1}}', '{"orders": {"0": "1"}}', "{}"]
 )
-def test_offsets_that_are_not_such_json_are_refused_with_an_example(text: str) -> None:
+def test_invalid_json_offsets_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r'startingOffsets=.*expected JSON such as \{"orders"'):
         parse_offsets("startingOffsets", text, least=-2)
 
@@ -56,12 +56,12 @@ def test_topic_names_that_cannot_exist_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "(", "*"])
-def test_a_pattern_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_pattern_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="a regular expression"):
         parse_pattern("subscribePattern", text)
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '{"a": 1}', '{"a": [-1]}', '{"a": [true]}', '{"a": []}'])
-def test_an_assignment_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_assignment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"assign=.*\[0, 1\]"):
         parse_assign("assign", text)

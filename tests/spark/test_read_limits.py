@@ -1,4 +1,4 @@
-"""How much a batch takes and how it is cut: claims that hold for any numbers."""
+"""The size of a batch and its split into tasks, for any numbers."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def test_a_limit_never_passes_the_end_and_never_goes_back(sizes: list[tuple[int,
     assert sum(taken[tp] - start[tp] for tp in end) <= most + len(end)
 
 
-def test_what_fits_is_taken_whole() -> None:
+def test_records_within_the_limit_are_all_taken() -> None:
     start, end = {PLACES[0]: 5, PLACES[1]: 0}, {PLACES[0]: 15, PLACES[1]: 90}
     assert limited(start, end, 100) == end
 
@@ -59,7 +59,7 @@ def test_a_split_reads_the_same_offsets(
         assert all(part.size <= most_records for part in parts)
 
 
-def test_without_wishes_each_partition_is_one_task_and_empty_ones_none() -> None:
+def test_by_default_each_partition_is_one_task_and_empty_ones_none() -> None:
     ranges = [
         OffsetRange(topic_partition=PLACES[0], start=0, end=9),
         OffsetRange(topic_partition=PLACES[1], start=4, end=4),

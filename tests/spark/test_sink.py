@@ -197,7 +197,7 @@ def test_large_strings_and_wide_offsets_are_written_too(
         ),
     ],
 )
-def test_what_cannot_work_fails_before_any_task_runs(
+def test_invalid_writes_fail_before_any_task_runs(
     spark: SparkSession, write: Callable[..., None], query: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(PySparkException, match=words):
@@ -225,14 +225,14 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, broker: Broker) -> None
         writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t").save()
 
 
-def test_brokers_that_are_not_there_are_found_when_a_batch_is_planned(spark: SparkSession) -> None:
+def test_unreachable_brokers_are_detected_when_a_batch_is_planned(spark: SparkSession) -> None:
     writer = spark.sql("select x'00' as value").write.format("penstock").mode("append")
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "200", "topic": "t"}
     with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: Connection refused"):
         writer.options(**nowhere).save()
 
 
-def test_a_task_reports_what_it_has_written(
+def test_a_task_reports_its_written_records(
     spark: SparkSession, broker: Broker, make_topic: MakeTopic
 ) -> None:
     topic = make_topic("counted", 2)
@@ -247,7 +247,7 @@ def test_a_task_reports_what_it_has_written(
 
 
 @pytest.mark.parametrize("value_format", ["json", "csv", "avro", "arrow"])
-def test_what_is_written_in_a_format_is_read_in_it(
+def test_each_format_round_trips(
     spark: SparkSession,
     write: Callable[..., None],
     read: Callable[..., DataFrame],

@@ -1,4 +1,4 @@
-"""Options of a writer: what Kafka's sink takes is taken, what cannot be meant is an error that helps."""
+"""Options of a writer: those of Kafka's sink are accepted, invalid ones are refused with a helpful error."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def parse(**options: str) -> SinkOptions:
     )
 
 
-def test_a_job_of_kafkas_sink_is_taken_as_it_is() -> None:
+def test_options_of_kafkas_sink_are_accepted_unchanged() -> None:
     found = parse(
         topic=" orders ",
         includeHeaders="true",
@@ -46,7 +46,7 @@ def test_a_job_of_kafkas_sink_is_taken_as_it_is() -> None:
     )
 
 
-def test_numbers_that_mean_for_ever_are_taken() -> None:
+def test_very_large_timeouts_are_accepted() -> None:
     found = parse(
         kafka__max__block__ms=str(2**63 - 1), kafka__retry__backoff__ms="0", kafka__buffer__memory="9" * 12
     )
@@ -83,7 +83,7 @@ def test_names_of_options_do_not_depend_on_case() -> None:
         ("useTimestamps", "yes", "true or false"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused_by_name(option: str, value: str, words: str) -> None:
+def test_an_invalid_option_is_refused_by_name(option: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"^{option}='{value}': expected .*{words}"):
         SinkOptions.from_options({**SERVERS, option: value})
 

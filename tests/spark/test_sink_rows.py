@@ -1,4 +1,4 @@
-"""Arrow columns of every kind and cut become the columns that the encoder reads."""
+"""Arrow columns of every type and slice become the columns that the encoder reads."""
 
 import datetime
 
@@ -66,7 +66,7 @@ def test_a_header_without_a_name_is_refused() -> None:
         header_column_of(pa.array([[{"key": None, "value": b"1"}]], HEADERS))
 
 
-def test_a_column_of_nulls_is_one() -> None:
+def test_a_column_of_nulls_is_accepted() -> None:
     for array in (pa.nulls(2), pa.nulls(2, pa.binary()), pa.nulls(2, pa.string())):
         assert [record.value for record in read_back(RowColumns(2, Column(), column_of(array)))] == [
             None,
@@ -84,7 +84,7 @@ def test_times_become_milliseconds_and_missing_ones_the_present(kind: pa.DataTyp
     assert [record.timestamp for record in read_back(columns)] == [1_767_323_045_678, NOW_MS]
 
 
-def test_topics_are_told_apart_and_a_null_one_is_refused_by_row() -> None:
+def test_rows_are_grouped_by_topic_and_a_null_topic_is_refused_by_row() -> None:
     topics, which = topics_of(pa.array(["b", "a", "b"]))
     assert (topics, which) == (["b", "a"], bytes([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]))
     with pytest.raises(BadRow, match=r"topic: null in row 1 of a batch of 2; .* the option topic"):
@@ -95,7 +95,7 @@ def int32s(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
-def test_a_row_s_own_partition_wins_over_its_key_s() -> None:
+def test_a_rows_own_partition_wins_over_that_of_its_key() -> None:
     column = pa.array([9, 2, None, 0], pa.int32()).slice(1)
     assert partitions_of(column, int32s(1, 1, 1), b"", "t", 3) == int32s(2, 1, 0)
     assert partitions_of(column, int32s(1, 1), int32s(2, 1), "t", 3) == int32s(0, 1)
@@ -103,12 +103,12 @@ def test_a_row_s_own_partition_wins_over_its_key_s() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 3])
-def test_a_partition_that_the_topic_has_not_is_refused(wrong: int) -> None:
+def test_a_partition_that_the_topic_does_not_have_is_refused(wrong: int) -> None:
     with pytest.raises(BadRow, match=rf"partition={wrong}: expected 0 \.\. 2, the partitions of topic 't'"):
         partitions_of(pa.array([0, wrong, 1], pa.int32()), int32s(1, 1, 1), b"", "t", 3)
 
 
-def test_small_batches_are_joined_and_large_ones_left_alone() -> None:
+def test_small_batches_are_joined_and_large_ones_are_not() -> None:
     small = pa.record_batch({"value": [b"x" * 1000] * 100})
     large = pa.record_batch({"value": [b"x" * 1000] * 3000})
     found = list(gathered([small] * 50 + [large, small]))

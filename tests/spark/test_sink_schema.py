@@ -1,4 +1,4 @@
-"""Columns of a writer: used as Kafka's sink uses them, and refused while the query is planned if they cannot be."""
+"""Columns of a writer: used as in Kafka's sink, and invalid ones are refused while the query is planned."""
 
 import pytest
 from pyspark.sql.types import StructType
@@ -55,14 +55,14 @@ def test_a_column_that_does_not_fit_is_refused_by_name(ddl: str, words: str) -> 
         check(ddl, topic="t")
 
 
-def test_a_topic_must_come_from_somewhere() -> None:
+def test_a_topic_column_or_option_is_required() -> None:
     with pytest.raises(ConfigError, match="topic=None: expected the option topic, or a column topic"):
         check("value string")
     with pytest.raises(ConfigError, match="column topic='int': expected string"):
         check("value string, topic int")
 
 
-def test_times_are_asked_for_where_they_are_to_be_used() -> None:
+def test_a_timestamp_column_is_required_if_times_are_kept() -> None:
     with pytest.raises(
         ConfigError, match="column timestamp='missing': expected a timestamp, because useTimestamps"
     ):
@@ -71,7 +71,7 @@ def test_times_are_asked_for_where_they_are_to_be_used() -> None:
         check("value string, timestamp bigint", topic="t", useTimestamps="true")
 
 
-def test_a_value_format_wants_a_struct() -> None:
+def test_a_value_format_requires_a_struct() -> None:
     assert check("key string, value struct<a: int>", topic="t", valueFormat="json").key
     with pytest.raises(
         ConfigError, match=r"column value='string': expected a struct, because valueFormat=json"
@@ -79,7 +79,7 @@ def test_a_value_format_wants_a_struct() -> None:
         check("value string", topic="t", valueFormat="json")
 
 
-def test_a_schema_that_is_given_must_be_the_column_s() -> None:
+def test_a_given_schema_must_match_the_column() -> None:
     check(
         "value struct<a: int, b: string>",
         topic="t",

@@ -1,4 +1,4 @@
-"""The sink in streaming queries, and under a broker that dies in mid-write."""
+"""The sink in streaming queries, and with a broker that is killed during writes."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ def numbers(servers: str, topic: str, partitions: int = 1) -> list[int]:
     return [int(record.value or b"") for record in read_topic(servers, topic, partitions)]
 
 
-def test_a_stream_goes_on_after_a_restart_with_nothing_lost_or_doubled(
+def test_a_stream_continues_after_a_restart_with_nothing_lost_or_duplicated(
     spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path, checkpoint: str
 ) -> None:
     topic = make_topic("stream", 2)
@@ -75,7 +75,7 @@ def test_a_stream_of_whole_results_writes_them_each_time(
 def test_the_reports_of_a_micro_batch_name_query_batch_and_attempt(
     spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path, checkpoint: str
 ) -> None:
-    """What writing exactly once will stand on."""
+    """A basis for exactly-once writes."""
     topic, reports = make_topic("reports"), tmp_path / "reports.jsonl"
 
     # Local classes, so that Spark's workers get them by value.
@@ -123,7 +123,7 @@ def test_the_reports_of_a_micro_batch_name_query_batch_and_attempt(
 
 
 def test_a_broker_killed_in_mid_write_has_every_row_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
-    """No task fails, so no attempt is repeated; and within an attempt nothing is doubled."""
+    """No task fails, so no attempt is repeated; and within an attempt nothing is duplicated."""
     rows = 400_000
     with broker_process(tmp_path / "data") as process, ThreadPoolExecutor(1) as pool:
         servers = process.start()

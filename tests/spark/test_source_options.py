@@ -1,4 +1,4 @@
-"""Options of a reader: what contradicts itself is refused where it is written."""
+"""Options of a reader: contradicting ones are refused when the reader is created."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_batch_that_ends_before_it_begins_is_refused(
         parse(**starting, **ending)
 
 
-def test_the_ends_of_a_batch_may_be_one_place_or_of_different_kinds() -> None:
+def test_the_bounds_of_a_batch_may_be_equal_or_of_different_kinds() -> None:
     parse(startingOffsets='{"orders": {"0": 5}}', endingOffsets='{"orders": {"0": 5}}')
     parse(startingOffsets='{"orders": {"0": 5}}', endingOffsets='{"orders": {"0": -1}}')
     parse(startingTimestamp="9000", endingOffsets='{"orders": {"0": 5}}')

@@ -1,4 +1,4 @@
-"""A stream's place in its checkpoint, and the pin that it carries."""
+"""A stream's offset in its checkpoint, with the pinned start of its first batch."""
 
 import json
 
@@ -12,12 +12,12 @@ from penstock.types import TopicPartition
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 10)
 
 
-def test_a_place_survives_the_checkpoint() -> None:
+def test_an_offset_survives_the_checkpoint() -> None:
     tp = StreamOffset(positions={B: 7, A: 3}, group="g", topic_ids={"orders": "id"}, since={B: 0})
     assert stream_offset.from_json(json.loads(json.dumps(tp.to_json()))) == tp
 
 
-def test_equal_places_have_equal_text_whatever_their_order() -> None:
+def test_equal_offsets_have_equal_text_in_any_order() -> None:
     one = StreamOffset(positions={A: 1, B: 2}, group="g", topic_ids={"b": "1", "a": "2"})
     other = StreamOffset(positions={B: 2, A: 1}, group="g", topic_ids={"a": "2", "b": "1"})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
@@ -35,14 +35,14 @@ def test_later_batches_begin_where_the_last_one_ended() -> None:
     assert stream_offset.starts(start, end) == {A: 60, B: 0}
 
 
-def test_a_start_that_nobody_knows_is_an_error_and_not_a_guess() -> None:
+def test_an_unknown_start_is_an_error_and_not_a_guess() -> None:
     with pytest.raises(ConfigError, match="orders-10"):
         stream_offset.starts(
             StreamOffset(positions={A: 1}, group="g"), StreamOffset(positions={A: 2, B: 2}, group="g")
         )
 
 
-def test_a_place_of_the_kafka_connector_is_understood() -> None:
+def test_an_offset_of_the_kafka_connector_is_read() -> None:
     assert stream_offset.from_json({"orders": {"0": 3, "10": 7}}).positions == {A: 3, B: 7}
 
 
@@ -60,7 +60,7 @@ def test_a_place_of_the_kafka_connector_is_understood() -> None:
         None,
     ],
 )
-def test_any_other_place_is_refused_with_a_word_on_what_to_do(text: object) -> None:
+def test_any_other_offset_is_refused_with_what_to_do(text: object) -> None:
     with pytest.raises(ConfigError, match="Start with a new checkpoint"):
         stream_offset.from_json(text)
 

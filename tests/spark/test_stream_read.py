@@ -39,7 +39,7 @@ Stream = Callable[..., DataFrame]
 
 
 def drain(frame: DataFrame, checkpoint: str, out: str) -> list[dict[str, Any]]:
-    """Runs until all that is there now is read, into Parquet; the progress of each batch."""
+    """Reads all existing records into Parquet; returns the progress of each batch."""
     writer: DataStreamWriter = frame.writeStream.format("parquet").option("path", out)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S)
@@ -56,7 +56,7 @@ def committed(broker: Broker, group: str) -> dict[tuple[str, int], int]:
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
 
-def test_available_now_reads_what_is_there_and_the_next_run_goes_on(
+def test_available_now_reads_existing_records_and_the_next_run_continues(
     spark: SparkSession, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:
     topic, out = make_topic(), str(tmp_path / "out")
@@ -71,7 +71,7 @@ def test_available_now_reads_what_is_there_and_the_next_run_goes_on(
     assert offsets_in(spark, out) == list(range(800))
 
 
-def test_a_checkpoint_of_the_kafka_connector_is_gone_on_with(
+def test_a_checkpoint_of_the_kafka_connector_is_continued(
     spark: SparkSession, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:
     """The same folder, with the offsets as the connector writes them."""
@@ -136,7 +136,7 @@ def test_progress_is_committed_to_the_named_group(
     assert committed(broker, group) == {(topic, 0): 50, (topic, 1): 50}
 
 
-def test_without_a_name_the_group_lives_in_the_checkpoint(
+def test_without_a_name_the_group_is_stored_in_the_checkpoint(
     broker: Broker, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:
     topic, out = make_topic(), str(tmp_path / "out")
@@ -175,7 +175,7 @@ def test_a_first_batch_with_rows_that_fails_is_read_again_whole(
     query = by_time.writeStream.foreachBatch(fail).option("checkpointLocation", checkpoint).start()
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(PATIENCE_S)
-    # Asked again, the start would be elsewhere: the first records are of a later time now.
+    # If it were looked up again, the start would be another: the first records have a later time now.
     later = stream(topic, startingOffsets=json.dumps({topic: {"0": 3}}))
     writer = later.writeStream.foreachBatch(lambda rows, _: seen.extend(row.offset for row in rows.collect()))
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
@@ -204,7 +204,7 @@ def delete_records(broker: Broker, topic: str, before: int) -> None:
     next(iter(admin.delete_records([tp]).values())).result(20)
 
 
-def test_records_that_retention_took_fail_the_stream_and_are_named(
+def test_records_deleted_by_retention_fail_the_stream_and_are_named(
     broker: Broker, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:
     topic, out = make_topic(), str(tmp_path / "out")
@@ -219,7 +219,7 @@ def test_records_that_retention_took_fail_the_stream_and_are_named(
         drain(frame, checkpoint, out)
 
 
-def test_records_that_retention_took_are_skipped_where_asked(
+def test_records_deleted_by_retention_are_skipped_on_request(
     spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -233,7 +233,7 @@ def test_records_that_retention_took_are_skipped_where_asked(
     assert offsets_in(spark, out) == [*range(10), *range(15, 20)]
 
 
-def test_a_topic_made_again_under_its_name_is_found_out(
+def test_a_recreated_topic_is_detected(
     broker: Broker, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:
     topic, out = make_topic(), str(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Values that are more than bytes, through real Spark: decoded, encoded, inferred; bad records never vanish."""
+"""Values in formats, with real Spark: decoded, encoded, inferred; bad records are never lost."""
 
 import io
 import json
@@ -119,13 +119,13 @@ def test_one_arrow_record_holds_many_rows(make_topic: Make, produce: Produce, re
 
 
 @pytest.mark.parametrize("value_format", ["json", "csv", "avro", "arrow"])
-def test_what_the_sink_encodes_the_source_decodes(
+def test_the_source_decodes_values_of_the_sink(
     spark: SparkSession, broker: Broker, make_topic: Make, read: Read, value_format: str
 ) -> None:
     topic = make_topic()
     rows = spark.range(500).selectExpr("struct(id, concat('name ', id) AS name) AS value")
     writer = rows.write.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-    # Bare Avro says nothing of its schema: both ends must be told the same.
+    # Bare Avro does not contain its schema: both ends must be given the same.
     writer.option("topic", topic).options(valueFormat=value_format, valueSchema=SCHEMA).mode("append").save()
     found = read(topic, valueFormat=value_format, valueSchema=SCHEMA).select("value.*").collect()
     assert sorted(map(tuple, found)) == [(n, f"name {n}") for n in range(500)]
@@ -138,7 +138,7 @@ def test_a_bad_record_fails_the_query_and_is_named(make_topic: Make, produce: Pr
         read(topic, valueFormat="json", valueSchema=SCHEMA).collect()
 
 
-def test_a_bad_record_goes_to_the_dead_letters_whole(
+def test_a_bad_record_becomes_a_complete_dead_letter(
     broker: Broker, make_topic: Make, produce: Produce, read: Read
 ) -> None:
     topic = make_topic()
@@ -158,11 +158,11 @@ def test_a_bad_record_goes_to_the_dead_letters_whole(
     ]
     assert second.value() == b'{"id": "x"}'
     assert b"id" in dict(second.headers())["penstock-error"]
-    # The first is years old, and must not be gone as soon as the broker looks at its age.
+    # The first is years old, and must not be deleted by the broker's retention.
     assert config_of(broker, f"{topic}.dlq", "retention.ms") == "-1"
 
 
-def test_a_stream_sets_bad_records_aside_and_goes_on(
+def test_a_stream_skips_bad_records_and_continues(
     spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, checkpoint: str, tmp_path: Path
 ) -> None:
     topic, aside = make_topic(), make_topic("aside")
@@ -212,7 +212,7 @@ def test_a_stream_fails_on_a_bad_record_by_default(
         ({"valueFormat": "json", "valueSchema": SCHEMA, "csvQuote": "'"}, "csvQuote"),
     ],
 )
-def test_a_payload_that_cannot_work_is_found_when_the_query_is_planned(
+def test_an_invalid_payload_option_is_refused_when_the_query_is_planned(
     make_topic: Make, produce: Produce, read: Read, options: dict[str, str], message: str
 ) -> None:
     topic = make_topic()

@@ -96,11 +96,11 @@ class Brokers:
         return ",".join(node.bootstrap_servers for node in self.nodes.values())
 
     def wait_healthy(self) -> None:
-        """All nodes are there, and every replica keeps up with its leader."""
+        """All nodes run, and every replica is in sync with its leader."""
         eventually(lambda: self.ask("GET", "/v1/cluster").get("healthy"), "a healthy cluster")
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The answer of the first node that runs. Asks again while it is 503: a leader is being elected."""
+        """The response of the first node that runs. Retries while it is 503: a leader is being elected."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             node = next(node for node in self.nodes.values() if node.is_running)
@@ -120,7 +120,7 @@ class Brokers:
             time.sleep(0.05)
 
     def partitions(self, path: str) -> list[dict[str, Any]]:
-        """What this page tells of each partition. Numbers are null while a partition has no leader: asks again then."""
+        """The facts of each partition on this page. Numbers are null while a partition has no leader: retries then."""
         rows: list[dict[str, Any]] = []
 
         def all_told() -> bool:

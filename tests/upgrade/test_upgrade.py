@@ -26,14 +26,14 @@ ARCHIVES = sorted(FIXTURES.glob("*/*.tar.xz"))
 SUFFIX = ".tar.xz"
 DAY_MS = 24 * 3600 * 1000
 FORGETFUL_AFTER_SECONDS = 3.0
-"""Nodes forget idempotent producers that were silent for a day, which is all producers of an old fixture. They do so
+"""Nodes drop idempotent producers that were silent for a day, which is all producers of an old fixture. They do so
 five seconds after they start; one node serves earlier than that, three rarely."""
 
 Json = dict[str, Any]
 
 
 class Opened:
-    """A fixture that this version serves, and what clients saw of it before."""
+    """A fixture that this version serves, and its contents as clients of the old version saw them."""
 
     def __init__(self, brokers: Brokers, before: Json) -> None:
         self.brokers = brokers
@@ -82,7 +82,7 @@ def test_there_are_fixtures_of_one_node_and_of_three() -> None:
     }
 
 
-# Looking
+# Reading
 
 
 def test_every_record_is_at_its_offset(opened: Opened) -> None:
@@ -104,7 +104,7 @@ def test_offsets_are_found_by_time(opened: Opened) -> None:
         assert visible.offset_at(opened.brokers, topic, partition, timestamp_ms) == offset
 
 
-def test_groups_have_what_they_committed(opened: Opened) -> None:
+def test_groups_have_their_committed_offsets(opened: Opened) -> None:
     assert visible.groups(opened.brokers) == opened.before["groups"]
 
 
@@ -112,17 +112,17 @@ def test_subscriptions_have_their_positions(opened: Opened) -> None:
     assert visible.subscriptions(opened.brokers) == opened.before["subscriptions"]
 
 
-def test_queues_know_what_is_undone_scheduled_and_dead(opened: Opened) -> None:
+def test_queues_have_their_undone_scheduled_and_dead_messages(opened: Opened) -> None:
     before, now = opened.before["queues"], visible.queues(opened.brokers)
     assert list(now) == list(before)
     for name in before:
         assert now[name] == _without_past_times(before[name])
 
 
-# Going on
+# Continuing
 
 
-def test_a_queue_hands_out_what_is_not_done_and_nothing_else(opened: Opened) -> None:
+def test_a_queue_delivers_exactly_the_undone_messages(opened: Opened) -> None:
     for queue in opened.before["queues"]:
         due = opened.due(queue)
         jobs = _work_off(opened.brokers, queue, len(due))
@@ -152,7 +152,7 @@ def test_a_message_id_is_recognised(opened: Opened) -> None:
             assert stored.offset == latest[str(stored.partition)] - 1
 
 
-def test_an_idempotent_producer_goes_on_where_it_was(opened: Opened) -> None:
+def test_an_idempotent_producer_continues_its_sequence(opened: Opened) -> None:
     facts = opened.before["producer"]
     repeated = opened.repeated or opened.produce("last_batch")
     is_forgotten = opened.repeated is None and _is_older_than_a_day(opened.before)
@@ -165,7 +165,7 @@ def test_an_idempotent_producer_goes_on_where_it_was(opened: Opened) -> None:
     assert idempotence.new_producer_id(address).id > facts["producer_id"]
 
 
-def test_a_subscriber_is_pushed_what_it_has_not_acked(opened: Opened) -> None:
+def test_a_subscriber_is_pushed_its_unacked_messages(opened: Opened) -> None:
     wanted = opened.before["pushed_next"]
     with (
         Client(opened.brokers.servers) as client,
@@ -175,7 +175,7 @@ def test_a_subscriber_is_pushed_what_it_has_not_acked(opened: Opened) -> None:
         assert sorted([one.topic, one.partition, one.offset] for one in got if one is not None) == wanted
 
 
-def test_a_consumer_reads_on_behind_what_its_group_committed(opened: Opened) -> None:
+def test_a_consumer_continues_after_its_groups_committed_offset(opened: Opened) -> None:
     committed = {
         (one["topic"], one["partition"]): one["committed_offset"]
         for one in opened.before["groups"]["readers"]["offsets"]
@@ -223,7 +223,7 @@ def _place(job: Json) -> tuple[str, int, int]:
 
 
 def _work_off(brokers: Brokers, queue: str, count: int) -> list[Json]:
-    """Accepts `count` jobs, one answer after the other, and sees that there are no more."""
+    """Accepts `count` jobs, one response after the other, and checks that there are no more."""
     jobs: list[Json] = []
     body = {"max": 100, "wait_ms": 20_000, "consumer": "reader"}
     while len(jobs) < count:

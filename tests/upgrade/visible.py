@@ -21,7 +21,7 @@ Json = dict[str, Any]
 STATUS_TOPIC = "penstock.status"
 """Nodes write to it when they start and stop; all other topics are still until a client writes."""
 SENT_BACK_QUEUE = "penstock.dead-letters"
-"""The broker's own queue, which knows what dead letters were sent back."""
+"""The broker's own queue, which records the dead letters that were sent back."""
 
 
 def cluster_id(brokers: Brokers) -> str:
@@ -174,7 +174,7 @@ def subscriptions(brokers: Brokers) -> Json:
 
 def queues(brokers: Brokers) -> Json:
     """Every queue: its settings, and each message that is not done."""
-    _scheduled(brokers, SENT_BACK_QUEUE)  # it has to read, too, before a list of dead letters is right
+    _scheduled(brokers, SENT_BACK_QUEUE)  # it has to be loaded, too, before a list of dead letters is right
     return {one["queue"]: _queue(brokers, one["queue"]) for one in brokers.ask("GET", "/v1/queues")["queues"]}
 
 

@@ -1,4 +1,4 @@
-"""Drivers and brokers of the tests' own, ended with all that they started whatever happens."""
+"""Drivers and brokers of the tests' own, which always end with all processes that they started."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ def faulty_broker(tmp_path: Path) -> Iterator[FaultyBroker]:
 
 @pytest.fixture
 def make_gate(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
-    """Gates that are shut when made, and open at the end so that nobody waits for ever."""
+    """Gates that are closed at first, and opened at the end so that no task waits for ever."""
     made: list[Gate] = []
 
     def make() -> Gate:

@@ -28,7 +28,7 @@ Options = dict[str, str]
 
 
 def hello(spark: SparkSession) -> str:
-    """Says that the session is up. The name of the application, under which its executors have their folders."""
+    """Returns when the session is up: the name of the application, under which its executors have their folders."""
     return spark.sparkContext.applicationId
 
 
@@ -75,7 +75,7 @@ def start(
 def start_by_batches(
     spark: SparkSession, name: str, source: Options, path: str, checkpoint: str, gate: str
 ) -> None:
-    """A streaming query to a folder for each batch, which is written anew when the batch is run again. The gate is
+    """A streaming query to a folder for each batch, which is overwritten when the batch is run again. The gate is
     before the write."""
     wait = waiting_at(gate)
 
@@ -96,7 +96,7 @@ def begun(query: StreamingQuery) -> None:
 
 
 def finish(spark: SparkSession, name: str) -> None:
-    """Waits until a query has written all that was there when this was asked, and stops it."""
+    """Waits until a query has written all records that existed at the call, and stops it."""
     query = query_named(spark, name)
     query.processAllAvailable()
     query.stop()
@@ -109,7 +109,7 @@ def query_named(spark: SparkSession, name: str) -> StreamingQuery:
 
 
 def numbers(spark: SparkSession, path: str) -> list[int]:
-    """What readers of a folder see, sorted."""
+    """The numbers that readers of a folder see, sorted."""
     return sorted(row.n for row in spark.read.parquet(path).select("n").collect())
 
 

@@ -1,4 +1,4 @@
-"""A place in the middle of a task where it can be held, so that a fault finds it there and not before or after.
+"""A point in the middle of a task where it can be held, so that a fault hits it there and not before or after.
 
 A gate is a folder. While it has a file `shut`, tasks whose rows come to the gate stop there and leave a file `held-...`
 with the process id of the Python worker that waits. Opened, it lets everything through for good.
@@ -61,11 +61,11 @@ def rows_through(folder: str, after_rows: int, from_batch: int = 0) -> Through:
     return through
 
 
-def waiting_at(folder: str, patience_s: float = 120.0) -> Callable[[], None]:
-    """Returns from a call when the gate is open. The patience is for workers whose test is gone."""
+def waiting_at(folder: str, timeout_s: float = 120.0) -> Callable[[], None]:
+    """Returns from a call when the gate is open. The timeout is for workers whose test has ended."""
 
     def wait() -> None:
-        shut, until_s = Path(folder) / "shut", time.monotonic() + patience_s
+        shut, until_s = Path(folder) / "shut", time.monotonic() + timeout_s
         if not shut.exists():
             return
         (Path(folder) / f"held-{os.getpid()}").touch()

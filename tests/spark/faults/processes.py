@@ -1,4 +1,4 @@
-"""Processes that tests start, hurt and end: Spark's driver with all that it starts, and a broker."""
+"""Processes that tests start, kill and pause: Spark's driver with its children, and a broker."""
 
 import json
 import os
@@ -25,13 +25,13 @@ EXECUTORS = 2
 LOCAL = "local[6,4]"
 """Six tasks at a time, since some wait at gates; four attempts for each."""
 CLUSTER = f"local-cluster[{EXECUTORS},3,1024]"
-"""Each executor has a core for one task of each of three queries, so that one blow hits all queries."""
+"""Each executor has a core for one task of each of three queries, so that one kill hits all queries."""
 GATED = {"spark.sql.execution.arrow.maxRecordsPerBatch": "250"}
 """Small Arrow batches, so that a gate between the source and the sink holds a task in its middle."""
 
 
 def until(condition: Callable[[], object], what: str, told: Callable[[], str] = str) -> None:
-    """Returns when a condition holds; `told` gives what the failure should tell."""
+    """Returns when a condition holds; `told` gives details for the failure."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:.0f} s: {what}\n{told()}"
@@ -52,11 +52,11 @@ class DriverProcess:
 
     @property
     def _has_failed(self) -> bool:
-        """Whether a query of its has: what the next one does then says nothing."""
+        """Whether one of its queries has failed: later results are then meaningless."""
         return (self._answers / "failed").exists()
 
     def run(self, master: str | None = None) -> None:
-        """Starts the driver unless it runs, on that master where one is given."""
+        """Starts the driver unless it runs, on that master if one is given."""
         if self._has_failed or master not in (None, self._master):
             self.kill()
         if self._process is None:
@@ -100,7 +100,7 @@ class DriverProcess:
         return self.answer_to(self.tell(command, **arguments))
 
     def tell(self, command: str, **arguments: object) -> int:
-        """Gives a command and does not wait; returns its number."""
+        """Sends a command without waiting; returns its number."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, arguments]).encode() + b"\n")
@@ -130,12 +130,12 @@ class DriverProcess:
         return [each for each in self._session() if EXECUTOR in " ".join(_command_of(each))]
 
     def workers_of(self, executor: psutil.Process, servers: str) -> list[psutil.Process]:
-        """The Python workers of an executor that speak with a broker: those that read, and those that write."""
+        """The Python workers of an executor that are connected to a broker: those that read, and those that write."""
         port = int(servers.rpartition(":")[2])
         return [each for each in executor.children(recursive=True) if _speaks_with(each, port)]
 
     def kill(self) -> None:
-        """All at once, without a farewell."""
+        """Kills all processes at once."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -148,7 +148,7 @@ class DriverProcess:
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """Removes what the workers of local-cluster leave beside Spark itself."""
+        """Removes the files that workers of local-cluster leave in Spark's own folder."""
         work = Path(pyspark.__file__).parent / "work"
         if self._application:
             shutil.rmtree(work / self._application, ignore_errors=True)
@@ -179,7 +179,7 @@ class DriverProcess:
 
 
 class FaultyBroker(BrokerProcess):
-    """A broker on disk that can also be made to stand still."""
+    """A broker on disk that can also be paused."""
 
     def pause(self) -> None:
         assert self._process is not None
@@ -191,7 +191,7 @@ class FaultyBroker(BrokerProcess):
 
 
 def _path() -> str:
-    """Where Python workers find the tests, whatever folder they are started in."""
+    """The path by which Python workers find the tests from any folder."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 

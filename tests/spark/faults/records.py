@@ -1,4 +1,4 @@
-"""Records that are told apart by a number, and how many of them a topic or a folder has.
+"""Records with unique numbers, and how many of them a topic or a folder has.
 
 Values are of about a kilobyte: a few thousand make several fetches and several produce requests, so that a fault in
 the middle finds some of them written and some not.
@@ -19,7 +19,7 @@ from tests.spark.test_sink import read_topic
 
 VALUE_BYTES = 1_000
 PAUSE_S = 0.002
-"""Between the records of a flood, which must not take the machine from the query that it is for."""
+"""Between the records of a flood, which must leave the machine enough time for the query."""
 NUMBER = "cast(substring(cast(value as string), 1, 8) as int) as n"
 """The number of a record, in Spark's SQL."""
 
@@ -63,7 +63,7 @@ class Flood:
                     self._topic, b"%08d" % self.sent, partition=self.sent % self._partitions
                 )
                 self.sent += 1
-            assert self._producer.flush(60) == 0  # so that it is a stream and not a heap
+            assert self._producer.flush(60) == 0  # so that records arrive as a stream
             time.sleep(PAUSE_S)
 
 
@@ -98,7 +98,7 @@ def numbers_in(servers: str, topic: str, partitions: int) -> list[int]:
 def all_have_written(servers: str, topic: str, partitions: int) -> bool:
     """Whether each task has written to a topic, if each reads one partition of a source that `fill` has filled."""
     if count(servers, topic) < partitions:
-        return False  # this is asked often, and reading costs more than counting
+        return False  # called often, and counting is cheaper than reading
     return len({number % partitions for number in numbers_in(servers, topic, partitions)}) == partitions
 
 
@@ -108,7 +108,7 @@ def logged(checkpoint: Path, kind: str) -> list[int]:
 
 
 def planned(checkpoint: Path, batch: int) -> dict[str, Any]:
-    """Where a batch ends, as the source has told it to Spark: the last line of what Spark has written."""
+    """The end of a batch as the source has reported it to Spark: the last line of Spark's file."""
     found = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
     assert isinstance(found, dict)
     return found

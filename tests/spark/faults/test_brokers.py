@@ -1,4 +1,4 @@
-"""A broker that dies and comes back, or stands still for a while, in the middle of a read and of a write.
+"""A broker that is killed and restarted, or paused for a while, in the middle of a read and of a write.
 
 The query goes on by itself. No task fails, so even a topic gets every record once: nothing is read twice or left out,
 nor written so.
@@ -25,26 +25,26 @@ HELD_AFTER = 6_000
 SEEN = 1_000
 TIMEOUT_MS = 3_000
 PAUSE_S = 5.0
-"""Longer than a request may take, so that clients give up on their connections and try anew."""
+"""Longer than a request may take, so that clients drop their connections and reconnect."""
 
 Fault = Callable[[FaultyBroker, Gate], None]
 
 
 def dies(broker: FaultyBroker, gate: Gate) -> None:
     broker.kill()
-    gate.open()  # so that clients find it dead
+    gate.open()  # so that clients see that it is dead
     broker.start()
 
 
-def stands_still(broker: FaultyBroker, gate: Gate) -> None:
+def is_paused(broker: FaultyBroker, gate: Gate) -> None:
     broker.pause()
     gate.open()
-    time.sleep(PAUSE_S)  # not a wait for anything: the fault itself takes time
+    time.sleep(PAUSE_S)  # not a wait for an event: the fault itself takes time
     broker.go_on()
 
 
-@pytest.mark.parametrize("fault", [dies, stands_still])
-def test_a_query_goes_on_by_itself_after_a_broker(
+@pytest.mark.parametrize("fault", [dies, is_paused])
+def test_a_query_continues_by_itself_after_a_broker(
     fault: Fault, session_driver: SessionDriver, faulty_broker: FaultyBroker, gate: Gate, tmp_path: Path
 ) -> None:
     servers = faulty_broker.bootstrap_servers

@@ -1,7 +1,7 @@
 """Restarts from checkpoints at every stage that a crash can leave behind.
 
 Of batch N, Spark writes in this order: offsets/N (it is planned), the sink's own record of it (_spark_metadata/N of
-a folder of Parquet files), commits/N. A crash leaves a beginning of this, and perhaps files that nobody knows of. These
+a folder of Parquet files), commits/N. A crash leaves a beginning of this, and perhaps files that are in no log. These
 tests run a query over several batches, take away what came after some stage, and go on. The query starts at the end of
 the topic, which is elsewhere when it is asked for again.
 """
@@ -23,13 +23,13 @@ OLD = 50
 NEW = 200
 PER_BATCH = 100
 LAST = NEW // PER_BATCH - 1
-"""Two batches: the first, whose start Spark does not keep, and one that goes on from another."""
+"""Two batches: the first, whose start Spark does not keep, and one that continues another."""
 
 Unique = Callable[[str], str]
 
 
 class Stream:
-    """A query over records that came after it had asked for the end of their topic."""
+    """A query over records that were written after it had read the end of their topic."""
 
     def __init__(self, driver: SessionDriver, servers: str, folder: Path, topic: str, gate: Gate) -> None:
         self.driver = driver
@@ -93,7 +93,7 @@ def stream(
 
 
 def forget(log: Path, first: int) -> None:
-    """Takes away what a log of Spark's has of this batch and later ones, with the checksums."""
+    """Removes this batch and later ones from a log of Spark's, with the checksums."""
     for path in log.iterdir():
         number = path.name.removeprefix(".").removesuffix(".crc")
         if number.isdecimal() and int(number) >= first:
@@ -108,7 +108,7 @@ def test_parquet_has_every_record_once_from_every_stage(stream: Stream, tmp_path
     for batch in (0, LAST):
         for planned, recorded in ((False, False), (True, False), (True, True)):
             if batch == 0 and not planned:
-                continue  # nothing is left of the query: it is a new one, and starts at the end
+                continue  # no state of the query is left: it is a new one, and starts at the end
             shutil.copytree(saved / "checkpoint", stream.checkpoint, dirs_exist_ok=True)
             shutil.copytree(saved / "out", stream.out, dirs_exist_ok=True)
             forget(stream.checkpoint / "commits", batch)
@@ -134,7 +134,7 @@ def test_a_topic_has_every_record_and_only_those_of_the_batch_that_is_run_again_
 def test_a_batch_function_gets_the_same_rows_under_the_same_number_again(stream: Stream) -> None:
     stream.run_all_batches(stream.to_batches)
     for batch in (LAST, 0):
-        # Each folder from this batch on is damaged: only the same rows under the same number mend it all.
+        # Each folder from this batch on is damaged: only the same rows under the same number repair all of them.
         for number in range(batch, LAST + 1):
             shutil.rmtree(stream.out / f"batch={number}", ignore_errors=True)
         forget(stream.checkpoint / "commits", batch)

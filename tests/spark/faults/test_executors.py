@@ -75,5 +75,5 @@ def test_queries_write_every_record_to_topics_and_once_to_parquet(
     for topic in (batch, stream):
         found = numbers_in(servers, topic, PARTITIONS)
         assert set(found) == set(range(ROWS))
-        # The fault did strike in the middle: what the first attempt had written is there too.
+        # The fault hit in the middle: the rows of the first attempt are there too.
         assert len(found) > ROWS

@@ -1,4 +1,4 @@
-"""The driver and all that it has started killed at once, as when a machine dies; queries go on from checkpoints.
+"""The driver and all its processes are killed at once, as when a machine dies; queries continue from checkpoints.
 
 The kill finds each query in the middle of a batch. Every other stage that a death can leave is in test_checkpoints.py.
 """
@@ -98,7 +98,7 @@ class Queries:
         return self.committed(name) == [total // PARTITIONS] * PARTITIONS
 
 
-def test_nothing_is_lost_and_nothing_is_twice_in_parquet_when_the_driver_dies(
+def test_nothing_is_lost_and_nothing_is_duplicated_in_parquet_when_the_driver_dies(
     driver: DriverProcess, broker: Broker, unique: Unique, make_gate: Callable[[], Gate], tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_nothing_is_twice_in_parquet_when_the_driver_dies(
     queries.start_topic(gates)
     each_is_in_the_middle(driver, queries, gates)
     driver.kill()
-    # What the group says is what is done: one batch of the query to Parquet, none of the others.
+    # The group has only finished batches: one of the query to Parquet, none of the others.
     assert queries.committed("parquet") == [PER_BATCH // PARTITIONS] * PARTITIONS
     assert queries.committed("topic") == [0] * PARTITIONS
     assert queries.committed("news") == begins

@@ -32,5 +32,5 @@ def test_a_task_that_fails_in_its_middle_is_written_whole_by_the_next_attempt(
     driver.answer_to(copying)
     found = numbers_in(servers, target, PARTITIONS)
     assert set(found) == set(range(ROWS))
-    # The first attempts had written some, and nothing takes these back: at least once.
+    # The first attempts had written some rows, which stay: at least once.
     assert ROWS < len(found) <= 2 * ROWS

@@ -1,4 +1,4 @@
-"""Row i is record i, whatever stands around it: every mixture of good, bad and null records."""
+"""Row i is record i in every mixture of good, bad and null records."""
 
 import random
 
@@ -111,7 +111,7 @@ def test_large_mixtures(value_format: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("value_format", FORMATS)
-def test_one_bad_record_at_every_place(value_format: str) -> None:
+def test_one_bad_record_at_every_position(value_format: str) -> None:
     for tp in range(0, 600, 53):
         records: list[int | bytes | None] = [i % 50 for i in range(600)]
         records[tp] = BAD[value_format][tp % len(BAD[value_format])]
@@ -120,7 +120,7 @@ def test_one_bad_record_at_every_place(value_format: str) -> None:
 
 @pytest.mark.parametrize("value_format", FORMATS)
 @pytest.mark.parametrize("values", [[], [None], [None] * 300])
-def test_nothing_gives_nothing(value_format: str, values: list[None]) -> None:
+def test_no_records_give_no_rows(value_format: str, values: list[None]) -> None:
     decoded = decoder(value_format).decode(pa.array(values, pa.binary()))
     assert decoded.bad == []
     assert decoded.values.to_pylist() == values

@@ -29,7 +29,7 @@ def decode(ddl: str, *values: bytes | None) -> Decoded:
 
 
 def column(ddl: str, array: pa.Array) -> Any:
-    """What one column named `a` becomes, or the reason why it does not."""
+    """The decoded column named `a`, or the reason why it is refused."""
     decoded = decode(ddl, stream(pa.record_batch({"a": array})))
     return decoded.bad[0][1] if decoded.bad else [row["a"] for row in decoded.values.to_pylist()]
 
@@ -132,7 +132,7 @@ def test_invalid_utf8_and_offsets_are_found() -> None:
     assert decode("a string", good[:offsets] + struct.pack("<iii", 0, 4, 1 << 30) + good[offsets + 12 :]).bad
 
 
-def test_a_second_stream_is_not_lost_in_silence() -> None:
+def test_a_second_stream_is_an_error_and_not_ignored() -> None:
     value = stream(pa.record_batch({"a": [1]}))
     assert "bytes follow the end of the stream" in decode("a bigint", value + value).bad[0][1]
 
@@ -145,7 +145,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_unpacked(monkeypatch: pyte
     assert "unpacks to 8000000 bytes" in decode("a bigint", value).bad[0][1]
 
 
-def test_a_size_that_lies_is_not_allocated() -> None:
+def test_a_false_size_is_not_allocated() -> None:
     value = stream(pa.record_batch({"a": pa.array([0] * 1000)}), compression="lz4")
     at = value.rindex(struct.pack("<q", 8000))
     lie = value[:at] + struct.pack("<q", 1 << 45) + value[at + 8 :]
@@ -164,7 +164,7 @@ def test_views_that_share_their_bytes_do_not_multiply() -> None:
     assert "unpacks to 1000000000 bytes" in column("a string", shared)
 
 
-def test_rows_that_cost_nothing_are_not_believed() -> None:
+def test_a_row_count_without_bytes_is_refused() -> None:
     value = stream(pa.record_batch({"a": pa.nulls(10_000_000)}))
     assert "claims 10000000 rows" in decode("a int", value).bad[0][1]
     assert len(decode("a int", stream(pa.record_batch({"a": pa.nulls(1000)}))).values) == 1000

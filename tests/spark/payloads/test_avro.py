@@ -134,7 +134,7 @@ def test_a_schema_that_grows_by_reference_is_bounded() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(structs(nested_types(ASCII_NAMES), ASCII_NAMES))
-def test_spark_types_survive_the_way_to_avro_and_back(schema: Any) -> None:
+def test_spark_types_round_trip_through_avro(schema: Any) -> None:
     # Avro has neither byte nor short.
     expected = schema.simpleString().replace("tinyint", "int").replace("smallint", "int")
     assert parse_avro(json.dumps(avro_of(schema))).spark.simpleString() == expected
@@ -174,7 +174,7 @@ ROW = {
 }
 
 
-def test_what_others_wrote_is_read() -> None:
+def test_values_of_other_writers_are_read() -> None:
     decoded = decode(options(value_schema=RICH), *written(RICH, ROW, ROW))
     assert decoded.bad == []
     found = decoded.values.to_pylist()[1]
@@ -182,7 +182,7 @@ def test_what_others_wrote_is_read() -> None:
     assert {**found, "at": 1500} == ROW
 
 
-def test_what_is_written_is_read_by_others() -> None:
+def test_written_values_are_read_by_other_readers() -> None:
     how = options(value_schema=RICH)
     schema = given_schema(how)
     assert schema is not None
@@ -193,7 +193,7 @@ def test_what_is_written_is_read_by_others() -> None:
     assert found["price"] == Decimal("1.50")
 
 
-def test_a_container_that_is_written_carries_its_logical_types() -> None:
+def test_a_written_container_has_its_logical_types() -> None:
     how = options(avro_framing="container")
     schema = parse_schema("t timestamp, d decimal(9,2)")
     kind = decoder_for("avro", schema, how).arrow_type
@@ -225,7 +225,7 @@ def test_bytes_that_do_not_match_name_the_field(change: Any, reason: str) -> Non
     assert reason in decoded.bad[0][1]
 
 
-def test_numbers_that_do_not_fit_are_bad_records_of_their_own() -> None:
+def test_each_number_that_does_not_fit_is_its_own_bad_record() -> None:
     schema = record(("a", "int"), ("t", {"type": "long", "logicalType": "timestamp-millis"}))
     wide = record(("a", "long"), ("t", "long"))
     rows = [{"a": i, "t": i} for i in range(200)]
@@ -274,7 +274,7 @@ def test_a_container_whose_schema_does_not_fit(ddl: str, reason: str) -> None:
     assert reason in decode(options(avro_framing="container"), value, ddl=ddl).bad[0][1]
 
 
-def test_a_container_that_is_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_is_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.spark.payloads.avro_container.MAX_UNPACKED_BYTES", 1_000_000)
     for codec in ("deflate", "snappy"):
         value = container(record(("b", "string")), [{"b": "x" * 900_000}, {"b": "x" * 900_000}], codec)

@@ -68,7 +68,7 @@ def test_one_column_may_be_empty() -> None:
     assert decode("a string", b"", b"x", b"")[0] == [(None,), ("x",), (None,)]
 
 
-def test_numbers_that_are_not_finite_are_read_where_they_were_meant() -> None:
+def test_non_finite_numbers_are_read_in_float_columns() -> None:
     rows, bad = decode("a double", b"NaN", b"-Infinity", b"inf", b"1e400")
     assert str(rows[:3]) == "[(nan,), (-inf,), (inf,)]"
     assert bad == {3: "field 'a': expected double, found '1e400'"}

@@ -1,4 +1,4 @@
-"""Damaged values never end the process, whatever Arrow's and Avro's readers make of them.
+"""Damaged values never crash the process, however Arrow's and Avro's readers treat them.
 
 The damage is done in a process of its own, so that a crash is a failed test and not the end of all tests. The seed is
 fixed: a failure repeats.

@@ -1,4 +1,4 @@
-"""JSON values: what is accepted, what is bad and why, and that the two readers agree."""
+"""JSON values: accepted values, bad values with reasons, and that the two readers agree."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def one(ddl: str, text: str) -> Any:
     return bad[0] if bad else next(iter(rows[0].values()))
 
 
-def test_good_blocks_never_see_the_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_good_blocks_never_use_the_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("a good record was read one by one")
 
@@ -47,7 +47,7 @@ def test_good_blocks_never_see_the_slow_reader(monkeypatch: pytest.MonkeyPatch) 
     assert rows[1] == rows[3] == dict.fromkeys(rows[0])
 
 
-def test_fields_that_nobody_asked_for_are_ignored_and_missing_ones_are_null() -> None:
+def test_unknown_fields_are_ignored_and_missing_ones_are_null() -> None:
     assert decode("a int, b int", b'{"b":2,"c":[{}]}') == ([{"a": None, "b": 2}], {})
 
 
@@ -143,7 +143,7 @@ def test_reasons_do_not_echo_the_payload() -> None:
         assert len(bad[0]) <= 300
 
 
-def test_long_values_with_many_objects_are_read_with_care_and_right() -> None:
+def test_long_values_with_many_objects_are_read_correctly_by_the_careful_reader() -> None:
     value = json.dumps({"l": [{"q": i} for i in range(2000)]}).encode()
     rows, bad = decode("l array<struct<q:int>>", value, value)
     assert bad == {}

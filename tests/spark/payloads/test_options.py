@@ -9,7 +9,7 @@ from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for, e
 from penstock.spark.payloads.ddl import parse_schema
 
 
-def test_names_of_options_have_no_case_and_others_are_left_alone() -> None:
+def test_option_names_are_case_insensitive_and_other_options_are_ignored() -> None:
     made = PayloadOptions.from_options({"VALUEFORMAT": "CSV", "csvdelimiter": "\\t", "kafka.group.id": "x"})
     assert made == PayloadOptions(value_format="csv", csv_delimiter="\t")
     assert PayloadOptions.from_options({}) == PayloadOptions()
@@ -41,7 +41,7 @@ def test_names_of_options_have_no_case_and_others_are_left_alone() -> None:
         ({"valueSchema": "a int"}, "valueSchema needs a valueFormat other than raw"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], expected: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], expected: str) -> None:
     with pytest.raises(PayloadError) as caught:
         PayloadOptions.from_options(options)
     assert expected in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a format writes, it reads back: every supported type, nested, with nulls."""
+"""Each format reads back its own values: every supported type, nested, with nulls."""
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -75,7 +75,7 @@ def test_arrow_packed(table: Table, max_bytes: int) -> None:
 
 @quick
 @given(tables(structs(nested_types())), st.data())
-def test_slices_are_written_and_read_as_what_they_show(table: Table, data: st.DataObject) -> None:
+def test_slices_are_written_and_read_as_their_visible_rows(table: Table, data: st.DataObject) -> None:
     schema, rows = table
     start = data.draw(st.integers(0, len(rows)))
     options = PayloadOptions()

@@ -1,4 +1,4 @@
-"""Schemas: DDL without a JVM, Spark's JSON, and what a sample shows."""
+"""Schemas: DDL without a JVM, Spark's JSON, and inference from a sample."""
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ from .test_avro import container, record
 
 @settings(max_examples=80, deadline=None)
 @given(structs(nested_types()))
-def test_what_spark_prints_is_parsed_back(schema: StructType) -> None:
+def test_ddl_printed_by_spark_is_parsed_back(schema: StructType) -> None:
     assert parse_schema(schema.simpleString()).simpleString() == schema.simpleString()
     assert parse_schema(schema.json()) == schema
 
@@ -81,7 +81,7 @@ def test_a_schema_that_cannot_be_read_says_where(ddl: str) -> None:
         given_schema(PayloadOptions(value_format="json", value_schema=ddl))
 
 
-def test_the_avro_schema_is_only_looked_for_in_avro() -> None:
+def test_an_avro_schema_is_used_only_with_avro() -> None:
     avro = record(("a", "int"))
     assert given_schema(PayloadOptions(value_format="avro", value_schema=avro)) == parse_schema("a int")
     with pytest.raises(PayloadError):
@@ -111,7 +111,7 @@ def test_json_samples(sample: list[str], expected: str) -> None:
     values = [text.encode() for text in sample]
     schema = infer_schema("json", values, PayloadOptions())
     assert schema.simpleString() == f"struct<{expected}>"
-    # What was inferred from a sample reads that sample.
+    # The inferred schema reads its sample.
     assert decoder_for("json", schema, PayloadOptions()).decode(pa.array(values)).bad == []
 
 

@@ -1,4 +1,4 @@
-"""A topic to archive, and what an archive of it must hold."""
+"""A topic to archive, and the expected contents of its archive."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ def topic_partitions(rows: DataFrame) -> list[tuple[int, int]]:
 
 
 def all_places(count: int) -> list[tuple[int, int]]:
-    """Of the records 0 to count - 1, each once."""
+    """Partition and offset of the records 0 to count - 1, each once."""
     return sorted((number % 3, number // 3) for number in range(count))
 
 

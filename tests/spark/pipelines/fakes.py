@@ -1,4 +1,4 @@
-"""What an archive's planning and log ask for, without a JVM and without a broker."""
+"""Fakes for an archive's planning and log, without a JVM and without a broker."""
 
 from collections.abc import Iterable
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Counts and sums by window, against a count by hand."""
+"""Counts and sums by window, against values computed by hand."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def last_by_window(rows: list[Any]) -> Totals:
     return found
 
 
-def test_figures_are_those_of_a_hand_count_and_late_records_count_until_the_watermark(
+def test_results_match_a_manual_count_and_late_records_count_until_the_watermark(
     spark: SparkSession,
     broker: Broker,
     make_topic: Callable[..., str],
@@ -83,7 +83,7 @@ def test_a_table_gets_final_figures_by_fields_of_the_value(
     tmp_path: Path,
 ) -> None:
     sales = make_topic("sales")
-    # The record's own time says nothing here, except for the one whose field cannot be read.
+    # The record's own time is not used here, except for the one whose field cannot be read.
     produce(
         sales,
         [
@@ -121,12 +121,12 @@ def test_a_table_gets_final_figures_by_fields_of_the_value(
         (Aggregation(slide="0 minutes"), "slide"),
     ],
 )
-def test_an_aggregation_that_cannot_be_meant_is_refused(wish: Aggregation, said: str) -> None:
+def test_an_invalid_aggregation_is_refused(wish: Aggregation, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         wish.validate()
 
 
-def test_times_that_cannot_be_meant_are_those_of_the_record(spark: SparkSession) -> None:
+def test_invalid_times_are_replaced_by_those_of_the_record(spark: SparkSession) -> None:
     record = datetime(2026, 1, 1, tzinfo=UTC)
     far = [2**63 - 1, -(2**63) + 1, NOON_MS * 1000, "+55000-01-01T00:00:00Z", 10**30, "no time at all"]
     values = [json.dumps({"at": at}).encode() for at in [*far, NOON_MS, "2026-01-01T12:00:00Z"]]
@@ -135,7 +135,7 @@ def test_times_that_cannot_be_meant_are_those_of_the_record(spark: SparkSession)
     assert found == [int(record.timestamp() * 1000)] * len(far) + [NOON_MS] * 2
 
 
-def test_a_target_that_the_pipeline_reads_is_known_however_it_is_subscribed() -> None:
+def test_a_target_that_the_pipeline_also_reads_is_detected_for_every_kind_of_subscription() -> None:
     assert _reads(Subscription(pattern="sales.*"), "sales-totals")
     assert not _reads(Subscription(pattern="sales"), "sales-totals")
     assert _reads(Subscription(topics=("a", "b")), "b")
@@ -154,7 +154,7 @@ def test_a_target_that_the_pipeline_reads_is_known_however_it_is_subscribed() ->
         ({"to_topic": "y", "options": {"valueFormat": "json"}}, "raw"),
     ],
 )
-def test_a_target_that_cannot_be_is_refused(
+def test_an_invalid_target_is_refused(
     spark: SparkSession, broker: Broker, settings: dict[str, Any], said: str, checkpoint: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):

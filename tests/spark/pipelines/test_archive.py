@@ -1,4 +1,4 @@
-"""Topics to Parquet: each record once, whatever happens on the way."""
+"""Topics to Parquet: each record once, under any failure."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ from penstock.spark.pipelines.writer import ArchiveWriter
 from .conftest import Shop, all_places, plain, topic_partitions
 
 
-def test_an_archive_holds_the_records_as_they_are_by_topic_and_utc_date(
+def test_an_archive_has_the_unchanged_records_by_topic_and_utc_date(
     shop: Shop, read: Callable[..., Any]
 ) -> None:
     shop.sell(0, 12)
@@ -43,7 +43,7 @@ def test_an_archive_holds_the_records_as_they_are_by_topic_and_utc_date(
     assert {path.split("/")[1] for path in shop.data_files()} == {f"date={date}" for date in dates}
     assert topic_partitions(shop.spark.read.parquet(shop.path)) == all_places(
         12
-    )  # a reader who knows nothing of the log
+    )  # a reader that ignores the log
 
 
 STAGES = {
@@ -74,7 +74,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, passes: int
 @pytest.mark.parametrize(
     "own_checkpoint", [False, True], ids=["Spark's checkpoint", "a new checkpoint each run"]
 )
-def test_runs_that_die_at_any_stage_lose_nothing_and_write_nothing_twice(
+def test_runs_that_crash_at_any_stage_lose_nothing_and_write_nothing_twice(
     shop: Shop, own_checkpoint: bool, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: dict[str, Any] = {"compaction": None, "checkpoint": None if own_checkpoint else checkpoint}
@@ -98,7 +98,7 @@ def test_runs_that_die_at_any_stage_lose_nothing_and_write_nothing_twice(
     assert shop.staged() == []
 
 
-def test_whatever_becomes_of_the_checkpoint_nothing_is_lost_or_written_twice(
+def test_without_or_with_an_old_checkpoint_nothing_is_lost_or_written_twice(
     shop: Shop, checkpoint: str
 ) -> None:
     shop.sell(0, 6)
@@ -115,7 +115,7 @@ def test_whatever_becomes_of_the_checkpoint_nothing_is_lost_or_written_twice(
     assert topic_partitions(shop.archived()) == all_places(24)
 
 
-def test_of_two_writers_the_newer_wins_and_the_older_leaves_nothing_behind(shop: Shop) -> None:
+def test_the_newer_of_two_writers_wins_and_the_older_leaves_nothing_behind(shop: Shop) -> None:
     shop.sell(0, 6)
     shop.archive()
     rows = shop.archived()
@@ -149,7 +149,7 @@ def test_a_stream_ends_with_a_clear_error_when_another_run_takes_over(shop: Shop
     assert topic_partitions(shop.archived()) == all_places(9)
 
 
-def test_only_one_of_two_creates_a_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_one_of_two_writers_creates_a_file(spark: SparkSession, tmp_path: Path) -> None:
     files = Files(spark, str(tmp_path))
     assert files.create("one.json", b"first")
     assert not files.create("one.json", b"second")
@@ -172,14 +172,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_creat
     assert synced == [(False, False), (True, True)]
 
 
-def test_where_there_are_no_hard_links_a_rename_does_it(
+def test_without_hard_links_a_rename_is_used(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
         raise PermissionError("not on this file system")
 
     monkeypatch.setattr("os.link", refuse)
-    test_only_one_of_two_creates_a_file(spark, tmp_path)
+    test_only_one_of_two_writers_creates_a_file(spark, tmp_path)
 
 
 def test_a_long_log_is_read_from_its_snapshot(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_long_log_is_read_from_its_snapshot(shop: Shop, monkeypatch: pytest.Mo
     assert topic_partitions(shop.archived()) == all_places(12)
 
 
-def test_latest_is_where_the_topic_ended_when_it_was_first_archived(shop: Shop) -> None:
+def test_latest_means_the_end_of_the_topic_at_the_first_archive_run(shop: Shop) -> None:
     shop.sell(0, 6)
     assert shop.archive(options={"startingOffsets": "latest"}).rows == 0
     shop.sell(6, 6)
@@ -202,7 +202,7 @@ def test_latest_is_where_the_topic_ended_when_it_was_first_archived(shop: Shop) 
     )
 
 
-def test_a_topic_that_was_made_again_is_refused(shop: Shop, make_topic: Callable[..., str]) -> None:
+def test_a_recreated_topic_is_refused(shop: Shop, make_topic: Callable[..., str]) -> None:
     shop.sell(0, 3)
     shop.archive()
     admin = AdminClient({"bootstrap.servers": shop.bootstrap_servers})
@@ -212,7 +212,7 @@ def test_a_topic_that_was_made_again_is_refused(shop: Shop, make_topic: Callable
         shop.archive()
 
 
-def test_a_stream_runs_until_it_is_stopped_and_tells_of_every_batch(shop: Shop) -> None:
+def test_a_stream_runs_until_it_is_stopped_and_reports_every_batch(shop: Shop) -> None:
     shop.sell(0, 9)
     seen: list[BatchProgress] = []
     done = shop.archive(schedule=Schedule(every="100ms", on_batch=seen.append, stop=lambda: bool(seen)))
@@ -238,14 +238,14 @@ def test_an_option_that_an_archive_cannot_have_is_refused(
         shop.archive(options=options)
 
 
-def test_a_folder_that_is_no_archive_is_said_to_be_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_archive_is_reported_as_such(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pipeline run archive"):
         read_archive(spark, str(tmp_path))
     with pytest.raises(ConfigError, match="without any of"):
         read_archive(spark, str(tmp_path / "a*"))
 
 
-def test_a_connect_session_is_told_what_to_use_instead() -> None:
+def test_a_connect_session_is_refused_with_the_alternative() -> None:
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(PipelineError, match="classic Spark session"):
         read_archive(remote, "/somewhere")

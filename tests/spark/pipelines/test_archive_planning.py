@@ -1,4 +1,4 @@
-"""Where an archive goes on, and who may write to it: decided without a JVM or a broker."""
+"""Where an archive continues, and which writer may write to it: decided without a JVM or a broker."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ LATEST = source_options.parse(
 )
 
 
-def test_a_topic_that_came_in_mid_run_goes_on_where_it_is_archived_to() -> None:
+def test_a_topic_added_during_a_run_continues_after_its_archived_records() -> None:
     planner = fake_planner({"known": "k", "in-mid-run": "m", "new": "n"}, latest=150)
     state = State(
         topics={"known": TopicFacts(topic_id="k", partitions=1)},
@@ -36,7 +36,7 @@ def test_a_topic_that_came_in_mid_run_goes_on_where_it_is_archived_to() -> None:
     assert _pinned(state, planner.layout(require_all=True), planner, LATEST) == {"new": {"0": 150}}
 
 
-def test_a_claim_that_is_tried_again_does_not_move_what_another_writer_has_archived() -> None:
+def test_a_repeated_claim_does_not_change_positions_of_another_writer() -> None:
     files = memory_files()
     slow, quick = ArchiveWriter(files), ArchiveWriter(files)
     quick.claim({"orders": TopicFacts(topic_id="o", partitions=2)}, {"orders": {"0": 5}})
@@ -49,7 +49,7 @@ def change(sequence: int, writer: str) -> Manifest:
     return Manifest(sequence=sequence, writer=writer, kind="batch", at="")
 
 
-def test_a_writer_that_slept_until_its_number_was_free_again_is_told_that_it_is_not_the_only_one() -> None:
+def test_a_writer_that_was_paused_until_its_sequence_was_free_again_is_refused() -> None:
     files = memory_files()
     log = ArchiveLog(files)
     log.append(change(1, "sleeper"))
@@ -63,7 +63,7 @@ def test_a_writer_that_slept_until_its_number_was_free_again_is_told_that_it_is_
     assert files.names(LOG_FOLDER) == before
 
 
-def test_a_change_that_another_writer_built_upon_at_once_stays() -> None:
+def test_a_change_that_another_writer_already_extended_stays() -> None:
     files = memory_files()
     log, whole = ArchiveLog(files), files.create
 
@@ -91,10 +91,10 @@ def spark_wrote_orders(monkeypatch: pytest.MonkeyPatch) -> DataFile:
 
 
 NOTHING: Any = None
-"""For Spark and its rows, which nobody looks at here."""
+"""Stands for Spark and its rows, which are not used here."""
 
 
-def test_a_topic_that_comes_in_mid_run_is_known_from_its_first_batch_on(spark_wrote_orders: DataFile) -> None:
+def test_a_topic_added_during_a_run_is_known_from_its_first_batch_on(spark_wrote_orders: DataFile) -> None:
     writer, planner = ArchiveWriter(memory_files()), fake_planner({"orders": "first"})
     writer.claim({}, {})
     added = writer.add(NOTHING, NOTHING, look=lambda: _new_topics(writer.state, planner))
@@ -102,7 +102,7 @@ def test_a_topic_that_comes_in_mid_run_is_known_from_its_first_batch_on(spark_wr
     assert ArchiveLog(writer.files).load().topics == {"orders": TopicFacts(topic_id="first", partitions=1)}
 
 
-def test_a_topic_that_is_made_again_in_mid_run_ends_it_and_nothing_is_committed(
+def test_a_topic_recreated_during_a_run_ends_it_and_nothing_is_committed(
     spark_wrote_orders: DataFile,
 ) -> None:
     writer, planner = ArchiveWriter(memory_files()), fake_planner({"orders": "second"})
@@ -116,7 +116,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 def checkpoint_at(*positions: int, committed: int) -> Files:
-    """Batches that ended there; of the first `committed` Spark knows that they are done."""
+    """Batches with these ends; the first `committed` of them are committed in Spark's log."""
     files = memory_files()
     for number, position in enumerate(positions):
         since = {ORDERS: 3} if number == 0 else {}
@@ -127,7 +127,7 @@ def checkpoint_at(*positions: int, committed: int) -> Files:
     return files
 
 
-def test_spark_goes_on_after_the_last_batch_that_it_knows_to_be_done() -> None:
+def test_spark_continues_after_its_last_committed_batch() -> None:
     assert goes_on_at(checkpoint_at(5, 9, committed=2)) == {ORDERS: 9}
     assert goes_on_at(checkpoint_at(5, 9, committed=1)) == {ORDERS: 5}
     assert goes_on_at(checkpoint_at(5, committed=0)) == {ORDERS: 3}
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused() -> None:
         goes_on_at(files)
 
 
-def test_a_topic_that_comes_while_a_run_starts_is_named() -> None:
+def test_a_topic_added_while_a_run_starts_is_named() -> None:
     planned = fake_planner({"orders": "o"}).layout(require_all=True)
     _check_still(planned, fake_planner({"orders": "o"}))
     with pytest.raises(PipelineError, match="payments-0 was added or deleted while the archive"):

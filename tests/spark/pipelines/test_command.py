@@ -22,7 +22,7 @@ from .conftest import Shop, all_places, topic_partitions
 
 @pytest.fixture
 def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the session that is there instead of starting a JVM."""
+    """Commands use the existing session instead of starting a JVM."""
 
     @contextmanager
     def session(self: OnSpark, name: str) -> Iterator[SparkSession]:
@@ -75,7 +75,7 @@ def test_history_counts_by_partition_and_source_or_answers_a_query(shop: Shop) -
 
 
 @pytest.mark.usefixtures("in_session")
-def test_replay_says_what_it_did_and_refuses_what_it_should(shop: Shop) -> None:
+def test_replay_reports_its_result_and_refuses_invalid_requests(shop: Shop) -> None:
     shop.sell(0, 6)
     shop.archive()
     line = ("run", "replay", "--from", shop.path, "-b", shop.bootstrap_servers)
@@ -87,7 +87,7 @@ def test_replay_says_what_it_did_and_refuses_what_it_should(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("in_session")
-def test_an_archive_that_cannot_be_there_is_refused_in_a_sentence(shop: Shop, tmp_path: Path) -> None:
+def test_an_invalid_archive_location_is_refused_in_one_sentence(shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     shop.sell(0, 1)
     line = ("run", "archive", shop.topic, "-b", shop.bootstrap_servers, "--to")
@@ -146,7 +146,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(arguments: tuple[str, ...
     assert said in result.stderr
 
 
-def test_the_command_line_is_there_without_pyspark() -> None:
+def test_the_command_line_works_without_pyspark() -> None:
     code = (
         "import sys\n"
         "from penstock.cli.app import run\n"

@@ -10,7 +10,7 @@ from penstock.spark.pipelines.staging import Stage
 from .conftest import Shop, all_places, only, plain, topic_partitions
 
 
-def test_merging_keeps_every_row_and_puts_each_file_in_offset_order(shop: Shop) -> None:
+def test_merging_keeps_every_row_in_offset_order(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.archive(options={"maxOffsetsPerTrigger": "6"}, compaction=None)
     before, rows = shop.state(), plain(shop.archived())
@@ -32,7 +32,7 @@ def test_merging_keeps_every_row_and_puts_each_file_in_offset_order(shop: Shop) 
         assert len(order) == file.rows
 
 
-def test_a_stream_merges_as_it_goes(shop: Shop) -> None:
+def test_a_running_stream_merges_files(shop: Shop) -> None:
     shop.sell(0, 30)
     seen: list[object] = []
     done = shop.archive(
@@ -44,7 +44,7 @@ def test_a_stream_merges_as_it_goes(shop: Shop) -> None:
     assert topic_partitions(shop.archived()) == all_places(30)
 
 
-def test_a_merge_that_dies_after_its_commit_is_cleared_away_by_the_next_run(
+def test_leftovers_of_a_merge_that_crashed_after_its_commit_are_removed_by_the_next_run(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.sell(0, 6)
@@ -58,7 +58,7 @@ def test_a_merge_that_dies_after_its_commit_is_cleared_away_by_the_next_run(
         with pytest.raises(RuntimeError):
             compact_archive(shop.spark, shop.path)
     assert topic_partitions(shop.archived()) == all_places(6)
-    assert len(shop.data_files()) > len(shop.state().files)  # what was merged is still lying there
+    assert len(shop.data_files()) > len(shop.state().files)  # the merged files still exist
 
     compact_archive(shop.spark, shop.path)
 

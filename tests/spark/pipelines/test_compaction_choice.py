@@ -30,11 +30,11 @@ def test_small_files_of_one_day_are_merged_in_offset_order() -> None:
     assert chosen([file(2, 10), file(0, 10), file(1, 10)]) == [[0, 1, 2]]
 
 
-def test_large_files_are_left_alone() -> None:
+def test_large_files_are_not_merged() -> None:
     assert chosen([file(0, 100), file(1, 10), file(2, 10)]) == [[1, 2]]
 
 
-def test_a_file_alone_is_left_alone() -> None:
+def test_a_single_file_is_not_merged() -> None:
     assert chosen([file(0, 10)]) == []
     assert chosen([file(0, 10), file(1, 10, date="2026-01-01"), file(2, 10, topic="payments")]) == []
 
@@ -61,6 +61,6 @@ def test_a_day_that_is_over_is_merged_whole() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Compaction(target_bytes=0), Compaction(every_batches=0)])
-def test_a_compaction_that_cannot_be_is_refused(wrong: Compaction) -> None:
+def test_invalid_compaction_settings_are_refused(wrong: Compaction) -> None:
     with pytest.raises(ConfigError):
         wrong.validate()

@@ -23,7 +23,7 @@ def whole(shop: Shop, **settings: Any) -> DataFrame:
     return history(shop.spark, shop.path, bootstrap_servers=shop.bootstrap_servers, **settings)
 
 
-def test_history_is_the_archive_and_what_came_since(shop: Shop, read: Callable[..., Any]) -> None:
+def test_history_is_the_archive_and_later_records(shop: Shop, read: Callable[..., Any]) -> None:
     shop.sell(0, 9)
     shop.archive()
     shop.sell(9, 6)
@@ -80,13 +80,13 @@ def test_the_tail_begins_where_the_archive_ends() -> None:
     assert _range(PLACE, None, 2, 9, fail=True) == OffsetRange(topic_partition=PLACE, start=2, end=9)
 
 
-def test_records_that_were_deleted_before_they_were_archived_are_missed_aloud() -> None:
+def test_records_that_were_deleted_before_they_were_archived_are_reported_as_missing() -> None:
     with pytest.raises(DataLoss, match="archived up to offset 4, and the log begins at 7"):
         _range(PLACE, 5, 7, 9, fail=True)
     assert _range(PLACE, 5, 7, 9, fail=False) == OffsetRange(topic_partition=PLACE, start=7, end=9)
 
 
-def test_a_log_that_ends_before_the_archive_does_is_noticed() -> None:
+def test_a_log_that_ends_before_the_archive_is_an_error() -> None:
     with pytest.raises(DataLoss, match="the log ends at 2"):
         _range(PLACE, 5, 0, 3, fail=True)
 
@@ -100,7 +100,7 @@ def test_times_that_would_move_the_boundary_are_refused(name: str) -> None:
         _source_options(["orders"], "127.0.0.1:1", {name: "1"})
 
 
-def test_a_topic_that_nobody_has_is_refused(shop: Shop) -> None:
+def test_an_unknown_topic_is_refused(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="no-such-topic"):
         whole(shop, topics="no-such-topic")
     with pytest.raises(ConfigError, match="startingOffsets"):

@@ -1,4 +1,4 @@
-"""The archive's log, as arithmetic."""
+"""The archive's log: how changes combine to a state."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_a_missing_change_is_an_error() -> None:
         State().after([batch(1), batch(3)])
 
 
-def test_removing_a_file_that_is_not_there_is_an_error() -> None:
+def test_removing_a_missing_file_is_an_error() -> None:
     with pytest.raises(ArchiveError, match="nothing-like-it"):
         State().after([batch(1, removed=("nothing-like-it",))])
 
@@ -86,6 +86,6 @@ def test_a_file_of_the_log_that_is_garbage_is_named() -> None:
         decode(b'{"sequence": "one"}', Manifest, "change 7")
 
 
-def test_a_log_of_a_newer_format_is_not_guessed_at() -> None:
+def test_a_log_of_a_newer_format_is_refused() -> None:
     with pytest.raises(ArchiveError, match="format 2"):
         decode(b'{"version": 2}', State, "snapshot 7")

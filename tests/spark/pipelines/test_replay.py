@@ -1,4 +1,4 @@
-"""An archive back into topics."""
+"""Replay of an archive into topics."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def test_a_replayed_topic_is_the_original_record_by_record(shop: Shop, read: Cal
     assert plain(read(target, includeHeaders="true")) == plain(read(shop.topic, includeHeaders="true"))
 
 
-def test_a_time_and_an_offset_range_choose_what_is_replayed(shop: Shop, read: Callable[..., Any]) -> None:
+def test_a_time_and_an_offset_range_select_the_replayed_records(shop: Shop, read: Callable[..., Any]) -> None:
     shop.sell(0, 12)
     shop.archive()
     begin = datetime.fromtimestamp(EVENING_MS / 1000, UTC)
@@ -40,7 +40,7 @@ def test_a_time_and_an_offset_range_choose_what_is_replayed(shop: Shop, read: Ca
     ]  # fmt: skip
 
 
-def test_a_topic_with_records_is_not_written_to_unless_asked(shop: Shop, read: Callable[..., Any]) -> None:
+def test_a_topic_with_records_is_written_to_only_on_request(shop: Shop, read: Callable[..., Any]) -> None:
     shop.sell(0, 6)
     shop.archive()
     with pytest.raises(PipelineError, match="already has records"):
@@ -49,7 +49,7 @@ def test_a_topic_with_records_is_not_written_to_unless_asked(shop: Shop, read: C
     assert read(shop.topic).count() == 12
 
 
-def test_a_replay_that_cannot_be_meant_is_refused(shop: Shop, make_topic: Callable[..., str]) -> None:
+def test_an_invalid_replay_is_refused(shop: Shop, make_topic: Callable[..., str]) -> None:
     shop.sell(0, 1)
     shop.archive()
     narrow = make_topic("narrow", partitions=2)

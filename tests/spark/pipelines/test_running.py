@@ -1,4 +1,4 @@
-"""What is made of Spark's own words: progress, times, errors."""
+"""Conversion of Spark's progress, times and errors."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ def progress(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_rate_is_rows_by_the_time_that_the_batch_took() -> None:
+def test_a_rate_is_rows_divided_by_the_duration_of_the_batch() -> None:
     found = from_spark(progress())
     assert (found.batch_id, found.rows, found.rows_per_second, found.duration_ms) == (3, 50, 100.0, 500)
     assert found.steps_ms == {"addBatch": 400}
 
 
-def test_lag_is_what_the_batch_left() -> None:
+def test_lag_counts_the_records_after_the_batch() -> None:
     source = {
         "endOffset": '{"version": 1, "topics": {"orders": {"0": 10, "1": 5}}}',
         "latestOffset": '{"version": 1, "topics": {"orders": {"0": 15, "1": 5, "2": 7}}}',
@@ -33,11 +33,11 @@ def test_lag_is_what_the_batch_left() -> None:
     assert from_spark(progress(sources=[source])).lag == 12
 
 
-def test_lag_is_unknown_where_the_source_does_not_say() -> None:
+def test_lag_is_unknown_if_the_source_does_not_report_it() -> None:
     assert from_spark(progress(sources=[{"endOffset": "-", "latestOffset": None}])).lag is None
 
 
-def test_late_rows_are_those_that_the_watermark_left_out() -> None:
+def test_late_rows_are_those_dropped_by_the_watermark() -> None:
     assert from_spark(progress(stateOperators=[{"numRowsDroppedByWatermark": 4}])).late_rows == 4
 
 
@@ -50,12 +50,12 @@ def test_times_are_written_short_or_as_spark_has_them(text: str, expected: str) 
 
 
 @pytest.mark.parametrize("text", ["", "10", "soon", "-1s", "1.5s"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="every"):
         spark_interval(text)
 
 
-def test_of_javas_errors_the_sentence_is_told_and_not_the_call() -> None:
+def test_java_errors_are_shown_as_their_message_without_the_call() -> None:
     text = "An error occurred while calling o43.mkdirs.\n: java.io.IOException: No space left\n\tat x.Y.z(Y.java:1)"
     assert reason(RuntimeError(text)) == "No space left"
     assert (
@@ -64,7 +64,7 @@ def test_of_javas_errors_the_sentence_is_told_and_not_the_call() -> None:
     )
 
 
-def test_of_sparks_errors_our_own_sentence_is_told() -> None:
+def test_spark_errors_are_shown_as_our_own_message() -> None:
     text = "[STREAM_FAILED] Query ended\nTraceback\npenstock.errors.ConfigError: topic='x': expected y\n at"
     assert reason(RuntimeError(text)) == "topic='x': expected y"
     assert reason(RuntimeError("[A] first\nsecond")) == "[A] first"

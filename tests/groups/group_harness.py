@@ -1,5 +1,5 @@
-"""A stage for groups: clients that act and remember like real ones, a clock that is turned by hand, and a
-disk that is prompt, slow or full. What happens on it reads as a transcript."""
+"""A harness for groups: clients that behave like real ones, a clock that tests advance, and a
+disk that is prompt, slow or full."""
 
 import itertools
 import struct
@@ -36,13 +36,13 @@ DAY_MS = 86_400_000
 
 
 def subscription(*topics: str, extra: bytes = b"") -> bytes:
-    """What a consumer says of itself: version 0, its topics, no user data."""
+    """A consumer's subscription: version 0, its topics, no user data."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", len(extra)) + extra
 
 
 class Metadata:
-    """Which topics there are. Every name is in use from the moment somebody asks for it, until it is deleted."""
+    """Known topics. A name exists from the first lookup on, until it is deleted."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -67,8 +67,8 @@ class Metadata:
         self.creates(name)
 
 
-class Scene:
-    """One coordinator, its disk, its clock, and what it knows of topics."""
+class GroupHarness:
+    """One coordinator, its disk, its clock, and its topics."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Scene:
             self.flush()
 
     def flush(self, writes: int | None = None) -> None:
-        """The disk gets on with what it was asked to write, in that order; a full one fails."""
+        """The disk completes its pending writes in order; a full one fails them."""
         ok = self.disk != "full"
         while self.in_flight and writes != 0:
             writes = None if writes is None else writes - 1
@@ -133,7 +133,7 @@ class Scene:
                 client.hears(effect.token, effect.result)
 
     def passes(self, duration_ms: int) -> None:
-        """Time goes by, and every deadline on the way is kept."""
+        """Advances the clock, with a tick at every deadline."""
         end_ms = self.now_ms + duration_ms
         while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= end_ms:
             assert deadline_ms >= self.now_ms, "a deadline that was not dealt with"
@@ -141,23 +141,23 @@ class Scene:
             self.happens(self.coordinator.tick(self.now_ms))
         self.now_ms = end_ms
 
-    def restarted(self) -> "Scene":
-        """The same place after a crash: only what was durable is there."""
-        scene = Scene(self.settings, self.limits, self.now_ms, self.metadata)
+    def restarted(self) -> "GroupHarness":
+        """A new coordinator after a crash: it has only the durable records."""
+        harness = GroupHarness(self.settings, self.limits, self.now_ms, self.metadata)
         for key, value in self.durable:
-            scene.coordinator.replay(key, value)
-        assert scene.coordinator.topics_version <= self.metadata.version
-        scene.durable = list(self.durable)
-        scene.happens(scene.coordinator.loaded(scene.now_ms))
-        scene._ids = self._ids
-        return scene
+            harness.coordinator.replay(key, value)
+        assert harness.coordinator.topics_version <= self.metadata.version
+        harness.durable = list(self.durable)
+        harness.happens(harness.coordinator.loaded(harness.now_ms))
+        harness._ids = self._ids
+        return harness
 
     def tidies(self) -> None:
         self.coordinator._offsets.tidy()
         self.happens(self.coordinator._shared.outbox.take())
 
     def stored(self, group_id: str = GROUP) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets as the disk has them, whether or not they count."""
+        """The group's offsets on the disk, whether or not they are valid."""
         last = {decode_key(key): value for key, value in self.durable}
         return {
             key.topic_partition: decode_offset(value)
@@ -174,11 +174,11 @@ class Scene:
         return self.coordinator.fetch_offsets(group_id)
 
     def state(self) -> dict[str, object]:
-        """Everything that a client could find out."""
+        """All state that is visible to clients."""
         names = sorted(listing.group_id for listing in self.coordinator.list_groups())
         return {name: (self.group(name), self.offsets(name)) for name in names}
 
-    # Requests that come from operators rather than from members
+    # Requests of operators rather than of members
 
     def deletes_groups(self, *group_ids: str) -> Result | None:
         token = self.new_token()
@@ -207,11 +207,11 @@ class Scene:
 
 
 class Client:
-    """A consumer. It remembers its member id, its generation and its leader from the answers that it gets."""
+    """A consumer. It keeps its member id, its generation and its leader from the responses."""
 
     def __init__(
         self,
-        scene: Scene,
+        harness: GroupHarness,
         name: str,
         *,
         group_id: str = GROUP,
@@ -222,7 +222,7 @@ class Client:
         rebalance_ms: int = REBALANCE_MS,
         version: int = 9,
     ) -> None:
-        self.scene = scene
+        self.harness = harness
         self.name = name
         self.group_id = group_id
         self.instance_id = instance_id
@@ -240,7 +240,7 @@ class Client:
         fields: dict[str, object] = {
             "group_id": self.group_id,
             "member_id": self.member_id,
-            "new_member_id": self.scene.new_id(self.name),
+            "new_member_id": self.harness.new_id(self.name),
             "instance_id": self.instance_id,
             "client_id": self.name,
             "client_host": "127.0.0.1",
@@ -253,11 +253,11 @@ class Client:
             **changes,
         }
         request = JoinRequest(**fields)  # type: ignore[arg-type]
-        self.scene.happens(self.scene.coordinator.join(self.scene.now_ms, self._new_token(), request))
+        self.harness.happens(self.harness.coordinator.join(self.harness.now_ms, self._new_token(), request))
         return self
 
     def joins(self, **changes: object) -> "Client":
-        """JoinGroup as a client does it: once more with the id that it is told to use."""
+        """JoinGroup as a client does it: repeated with the assigned id."""
         self.asks_to_join(**changes)
         if self.is_answered and self.joined.error is ErrorCode.MEMBER_ID_REQUIRED:
             self.asks_to_join(**changes)
@@ -273,7 +273,7 @@ class Client:
             **changes,
         }
         request = SyncRequest(**fields)  # type: ignore[arg-type]
-        self.scene.happens(self.scene.coordinator.sync(self.scene.now_ms, self._new_token(), request))
+        self.harness.happens(self.harness.coordinator.sync(self.harness.now_ms, self._new_token(), request))
         return self
 
     def assigns(self, **shares: bytes) -> "Client":
@@ -283,13 +283,13 @@ class Client:
         return self.syncs({by_name[name]: share for name, share in shares.items()})
 
     def heartbeats(self) -> ErrorCode:
-        return self.scene.coordinator.heartbeat(
-            self.scene.now_ms, self.group_id, self.member_id, self.generation, self.instance_id
+        return self.harness.coordinator.heartbeat(
+            self.harness.now_ms, self.group_id, self.member_id, self.generation, self.instance_id
         )
 
     def leaves(self) -> ErrorCode:
         leaving = LeavingMember(member_id=self.member_id, instance_id=self.instance_id)
-        result = self.scene.removes_members(leaving, group_id=self.group_id)
+        result = self.harness.removes_members(leaving, group_id=self.group_id)
         return result.error or result.members[0].error
 
     def commits(
@@ -305,27 +305,27 @@ class Client:
             **changes,
         }
         request = CommitRequest(**fields)  # type: ignore[arg-type]
-        self.scene.happens(
-            self.scene.coordinator.commit_offsets(self.scene.now_ms, self._new_token(), request)
+        self.harness.happens(
+            self.harness.coordinator.commit_offsets(self.harness.now_ms, self._new_token(), request)
         )
         return self
 
-    # What the client has heard
+    # Responses to the client
 
     @property
     def is_answered(self) -> bool:
-        return self.token in self.scene.replies
+        return self.token in self.harness.replies
 
     @property
     def joined(self) -> JoinResult:
-        """What the last answered JoinGroup said."""
+        """The last JoinGroup response."""
         assert self._joined is not None
         return self._joined
 
     @property
     def error(self) -> ErrorCode:
-        """The error of the last answer; a commit's is that of its one partition."""
-        result = self.scene.replies[self.token]
+        """The error of the last response; for a commit that of its one partition."""
+        result = self.harness.replies[self.token]
         if isinstance(result, CommitResult):
             (error,) = result.errors.values()
             return error
@@ -334,7 +334,7 @@ class Client:
 
     @property
     def assignment(self) -> bytes:
-        result = self.scene.replies[self.token]
+        result = self.harness.replies[self.token]
         assert isinstance(result, SyncResult)
         assert result.error is ErrorCode.NONE
         return result.assignment
@@ -344,12 +344,12 @@ class Client:
         return self.joined.leader == self.member_id
 
     def forgets(self) -> "Client":
-        """The process restarts: it is nobody's member, but its instance id is in its configuration."""
+        """The process restarts: it has no member id, but its instance id is in its configuration."""
         self.member_id, self.generation = "", -1
         return self
 
     def _new_token(self) -> int:
-        self.token = self.scene.new_token()
+        self.token = self.harness.new_token()
         return self.token
 
     def hears(self, token: int, result: Result) -> None:
@@ -362,7 +362,7 @@ class Client:
             self.generation = result.generation
 
 
-def stable(scene: Scene, *clients: Client) -> None:
+def stable(harness: GroupHarness, *clients: Client) -> None:
     """All of them join, the leader gives each a share named after it, all sync."""
     for client in clients:
         client.joins()
@@ -370,7 +370,7 @@ def stable(scene: Scene, *clients: Client) -> None:
 
 
 def rejoin(*clients: Client) -> None:
-    """Whoever was answered an older generation joins again, until all are in the newest; then they sync."""
+    """Clients with an older generation join again, until all are in the newest; then they sync."""
     for _ in range(3):
         newest = max(client.joined.generation for client in clients if client.is_answered)
         late = [client for client in clients if client.is_answered and client.joined.generation < newest]

@@ -1,4 +1,4 @@
-"""A stage for share groups: members that act and remember like real ones, on the stage of the consumer groups."""
+"""A harness for share groups: members that behave like real ones, on the harness of the consumer groups."""
 
 import itertools
 from uuid import UUID
@@ -12,7 +12,7 @@ from penstock.groups import (
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
-from tests.groups.scene import Metadata, Scene
+from tests.groups.group_harness import GroupHarness, Metadata
 
 QUEUE = "workers"
 
@@ -40,7 +40,7 @@ class Cluster:
         self.topics[name] = SharedTopic(name=name, topic_id=topic_id, partitions=partitions)
 
 
-class ShareScene(Scene):
+class ShareGroupHarness(GroupHarness):
     """One coordinator with a cluster around it, which has a topic `orders` of three partitions."""
 
     def __init__(
@@ -82,20 +82,20 @@ class ShareScene(Scene):
         result = self.replies.get(token)
         return None if result is None else result.errors[group_id]  # type: ignore[union-attr, index]
 
-    def restarted(self) -> "ShareScene":
-        scene = ShareScene(self.limits, self.now_ms, self.metadata, self.cluster)
+    def restarted(self) -> "ShareGroupHarness":
+        harness = ShareGroupHarness(self.limits, self.now_ms, self.metadata, self.cluster)
         for key, value in self.durable:
-            scene.coordinator.replay(key, value)
-        scene.durable = list(self.durable)
-        scene.happens(scene.coordinator.loaded(scene.now_ms))
-        return scene
+            harness.coordinator.replay(key, value)
+        harness.durable = list(self.durable)
+        harness.happens(harness.coordinator.loaded(harness.now_ms))
+        return harness
 
 
 class ShareClient:
-    """A share consumer: keeps its epoch and assignment, tells its topics when they are news."""
+    """A share consumer: keeps its epoch and assignment, and sends its topics when they change."""
 
-    def __init__(self, scene: ShareScene, name: str, topics: tuple[str, ...], group_id: str) -> None:
-        self.scene = scene
+    def __init__(self, harness: ShareGroupHarness, name: str, topics: tuple[str, ...], group_id: str) -> None:
+        self.harness = harness
         self.name = name
         self.topics = topics
         self.group_id = group_id
@@ -106,17 +106,17 @@ class ShareClient:
     def sends(
         self, epoch: int, topics: tuple[str, ...] | None = None, /, **fields: object
     ) -> ShareHeartbeatResult | None:
-        """A heartbeat; the answer is not looked at. None while there is none."""
+        """A heartbeat whose response is not checked; None while there is none."""
         wish = {"group_id": self.group_id, "member_id": self.name, "member_epoch": epoch, "topics": topics}
         request = ShareHeartbeat(**{**wish, **fields})  # type: ignore[arg-type]
-        token = self.scene.new_token()
-        self.scene.happens(self.scene.coordinator.share_heartbeat(self.scene.now_ms, token, request))
-        result = self.scene.replies.get(token)
+        token = self.harness.new_token()
+        self.harness.happens(self.harness.coordinator.share_heartbeat(self.harness.now_ms, token, request))
+        result = self.harness.replies.get(token)
         assert result is None or isinstance(result, ShareHeartbeatResult)
         return result
 
     def reports(self) -> ShareHeartbeatResult:
-        """A heartbeat as a client sends it. It joins first; told that it is not known, it would join again."""
+        """A heartbeat as a client sends it. It joins first, and joins again if it is unknown."""
         news = self.topics if self.epoch == 0 or self.topics != self._told else None
         result = self.sends(self.epoch, news)
         assert result is not None
