@@ -12,7 +12,7 @@ from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
 from penstock.node.peers.hello import ANY_NODE, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
-from .peer_nodes import KEY, KIND, Relay, PeerNodes, hello, unused_address
+from .peer_nodes import KEY, KIND, PeerNodes, Relay, hello, unused_address
 
 pytestmark = pytest.mark.parametrize("key", [None, KEY], ids=["without-key", "with-key"])
 

@@ -18,14 +18,14 @@ def trio() -> Iterator[Trio]:
         yield cluster
 
 
-def picture(trio: Trio, node: int) -> ClusterStatus:
+def report(trio: Trio, node: int) -> ClusterStatus:
     return trio.run(trio.node(node).status.snapshot())
 
 
 def settled(trio: Trio, node: int, *, healthy: bool) -> ClusterStatus:
     """The first report with that health."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := picture(trio, node)).healthy is not healthy:
+    while (found := report(trio, node)).healthy is not healthy:
         assert time.monotonic() < deadline, found.troubles
         time.sleep(LOOK_AGAIN_SECONDS)
     return found
