@@ -90,7 +90,7 @@ def cluster() -> Iterator[Up]:
     running.process.communicate()
 
 
-def picture(cli: Cli, running: Up, *flags: str) -> Any:
+def status(cli: Cli, running: Up, *flags: str) -> Any:
     return json.loads(succeeded(cli("cluster", "status", "--json", *flags, "--http", running.http)).stdout)
 
 
@@ -107,7 +107,7 @@ def test_status_shows_nodes_leaders_and_replicas(cluster: Up, plain_cli: Cli) ->
     shown = result.stdout
     assert shown.count("alive") == 4
     assert "controller" in shown
-    found = picture(plain_cli, cluster, "--topic", "orders")
+    found = status(plain_cli, cluster, "--topic", "orders")
     assert [len(one["replicas"]) for one in found["partitions"]] == [3, 3]
     assert all(one["leader"] in one["in_sync"] for one in found["partitions"])
     assert {node["metadata_role"] for node in found["nodes"]} == {"voter", "learner"}
@@ -122,16 +122,16 @@ def test_every_node_knows_the_lag_of_partitions_that_others_lead(cluster: Up, pl
 
 
 def test_a_decommissioned_node_has_no_replicas_and_is_removed(cluster: Up, plain_cli: Cli) -> None:
-    assert picture(plain_cli, cluster)["nodes"][-1]["hosts"]
+    assert status(plain_cli, cluster)["nodes"][-1]["hosts"]
     result = succeeded(plain_cli("cluster", "decommission", "4", "--http", cluster.rows[3][2]))
     assert "node 4 is removed from the cluster" in result.stderr
-    found = picture(plain_cli, cluster)
+    found = status(plain_cli, cluster)
     assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
     assert all(4 not in one["replicas"] for one in found["partitions"])
 
 
 def test_a_node_is_not_decommissioned_if_its_replicas_would_not_fit(cluster: Up, plain_cli: Cli) -> None:
-    for node in picture(plain_cli, cluster)["nodes"][3:]:
+    for node in status(plain_cli, cluster)["nodes"][3:]:
         succeeded(plain_cli("cluster", "decommission", str(node["node_id"]), "--http", cluster.http))
     result = plain_cli("cluster", "decommission", "3", "--http", cluster.http)
     assert result.exit_code == 1
@@ -184,7 +184,7 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
     up: Callable[..., Up], tmp_path: Path, plain_cli: Cli
 ) -> None:
     first = up("--nodes", "1", "--data-dir", str(tmp_path))
-    before = picture(plain_cli, first)
+    before = status(plain_cli, first)
     producer = Producer({"bootstrap.servers": first.bootstrap, "enable.idempotence": True})
     producer.produce("orders", b"kept")
     assert producer.flush(WAIT_SECONDS) == 0
@@ -194,7 +194,7 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
 
     second = up("--nodes", "2", "--data-dir", str(tmp_path))
     assert second.rows[0][1:4] == first.rows[0][1:4]
-    after = picture(plain_cli, second)
+    after = status(plain_cli, second)
     assert after["cluster_id"] == before["cluster_id"]
     assert [node["node_id"] for node in after["nodes"]] == [1, 2]
     assert _first_message(second.bootstrap, "orders") == b"kept"

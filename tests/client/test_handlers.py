@@ -1,4 +1,4 @@
-"""What handlers may be, return and raise. A job is acked only if its handler has run, of whatever kind it is."""
+"""Kinds of handlers, their results and exceptions. A job is acked only if its handler has run."""
 
 import asyncio
 import functools

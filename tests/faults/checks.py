@@ -1,4 +1,4 @@
-"""Claims that must hold after recovery, whatever the faults were.
+"""Claims that must hold after recovery from any faults.
 
 1. Every acked record is stored, at the offset that its ack named, if it named one.
 2. No record is stored twice, acked or not.

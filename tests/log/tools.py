@@ -52,7 +52,7 @@ def append(
 
 
 def headers_of(data: Buffer) -> list[BatchHeader]:
-    """Of all entries in `data`, as Raft's core reads them. BatchError where one is cut off."""
+    """The headers of all entries in `data`, as Raft's core reads them. BatchError if one is truncated."""
     found: list[BatchHeader] = []
     position = 0
     while position < len(data):

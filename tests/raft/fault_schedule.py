@@ -45,7 +45,7 @@ SETTINGS = RaftSettings(
 
 
 QUIET_MOMENTS = 400
-"""Of 50 ms: twenty election timeouts, five times as long as a change of members may wait for a newcomer."""
+"""Each of 50 ms: twenty election timeouts, five times as long as a change of members may wait for a newcomer."""
 
 
 class InvariantBroken(AssertionError):

@@ -59,7 +59,7 @@ def groups(frame: BeatFrame) -> list[GroupId]:
     return [beat.group for beat in frame.changed]
 
 
-def test_a_frame_names_only_what_has_changed() -> None:
+def test_a_frame_names_only_changed_groups() -> None:
     pair = Pair()
     assert groups(pair.exchange()) == [A, B]
     assert groups(pair.exchange()) == []

@@ -747,7 +747,7 @@ def test_a_node_that_lost_its_folder_is_another_replica() -> None:
     assert leader.raft.step(scripted.now, replica(3), late) == []
 
 
-def test_limits_on_what_a_configuration_may_be() -> None:
+def test_limits_of_a_configuration() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1

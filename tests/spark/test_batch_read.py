@@ -15,7 +15,9 @@ Produce = Callable[..., None]
 Read = Callable[..., DataFrame]
 
 
-def test_every_column_is_what_a_kafka_client_wrote(make_topic: Make, produce: Produce, read: Read) -> None:
+def test_every_column_has_the_values_of_a_kafka_client(
+    make_topic: Make, produce: Produce, read: Read
+) -> None:
     topic = make_topic(partitions=2)
     produce(
         topic,

@@ -1,4 +1,4 @@
-"""Strangers on the wire: what they keep, bend or invent does nothing."""
+"""Attackers on the network: replayed, changed and forged packets have no effect."""
 
 from random import Random
 

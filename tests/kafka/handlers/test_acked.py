@@ -100,7 +100,7 @@ def succeeded(trio: Trio, *among: int) -> None:
 
 
 def clean(trio: Trio, node_id: int, topic: str) -> int:
-    """Where the log starts after a round on this node."""
+    """The log start after a round on this node."""
     trio.run(trio.node(node_id).acked.clean())
     return trio.replica(node_id, topic).start_offset
 

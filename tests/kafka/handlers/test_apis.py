@@ -484,7 +484,7 @@ def alter_broker(client: RawClient, name: str, value: str | None, operation: int
     return answer.responses[0].error_code
 
 
-def test_alter_configs_replaces_what_was_set(client: RawClient, unique: Unique) -> None:
+def test_alter_configs_replaces_all_set_configs(client: RawClient, unique: Unique) -> None:
     name = unique("replace")
     create(client, name, retention_ms="1000")
     configs = [plain.AlterableConfig(name="segment.bytes", value="2000000")]

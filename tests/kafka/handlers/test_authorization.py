@@ -102,7 +102,7 @@ NUMBERS = {
 
 
 def filled(key: ApiKey, existing: ExistingResources) -> Message:
-    """A request that names the existing's topic and group wherever its fields can."""
+    """A request that names the existing topic and group in all its fields that can."""
     request = _filled(request_class(key), existing)
     if (adapt := ADAPTATIONS.get(key)) is not None:
         adapt(request, existing)

@@ -1,4 +1,4 @@
-"""The generated files are what the generator makes, and importing the codec loads none that is not used."""
+"""The generated files match the generator, and importing the codec loads none that is not used."""
 
 import importlib.util
 import pathlib
@@ -12,7 +12,7 @@ from penstock.kafka.wire.schema import Message, default_of
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def test_message_files_are_what_the_generator_makes() -> None:
+def test_message_files_match_the_generator() -> None:
     spec = importlib.util.spec_from_file_location("generate_messages", ROOT / "tools/generate_messages.py")
     generator = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = generator

@@ -107,7 +107,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("me", "others", "expected"), CASES.values(), ids=CASES)
-def test_what_a_node_decides(me: PeerHello, others: list[PeerHello], expected: Decision) -> None:
+def test_decisions_of_a_node(me: PeerHello, others: list[PeerHello], expected: Decision) -> None:
     assert decision(me, *others) == expected
 
 

@@ -74,7 +74,7 @@ def create(servers: str, topic: str, partitions: int) -> str:
 
 
 def ends(cluster: Cluster, topic: str) -> dict[TopicPartition, int]:
-    """Where the partitions of a topic end."""
+    """The end offsets of a topic's partitions."""
     topic_partitions = [TopicPartition(topic, index) for index in cluster.topics([topic])[topic].partitions]
     found = cluster.offsets(dict.fromkeys(topic_partitions, LATEST))
     return {tp: each.offset for tp, each in found.items()}

@@ -1,6 +1,6 @@
 """Restarts from checkpoints at every stage that a crash can leave behind.
 
-Of batch N, Spark writes in this order: offsets/N (it is planned), the sink's own record of it (_spark_metadata/N of
+For batch N, Spark writes in this order: offsets/N (it is planned), the sink's own record of it (_spark_metadata/N of
 a folder of Parquet files), commits/N. A crash leaves a beginning of this, and perhaps files that are in no log. These
 tests run a query over several batches, take away what came after some stage, and go on. The query starts at the end of
 the topic, which is elsewhere when it is asked for again.

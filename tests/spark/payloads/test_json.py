@@ -179,7 +179,7 @@ def test_a_year_that_iso_8601_cannot_write_is_refused() -> None:
         encoder_for("json", schema, OPTIONS).encode(pa.array([{"t": 10**18}], kind))
 
 
-# --- whatever the block reader accepts, the careful reader accepts with the same result
+# --- the careful reader accepts all values of the block reader, with the same result
 
 LITERALS = [
     *("null", "true", "1", "1.5", "-0", "0.1", "16777217", "1e400", "123456789012345678901", "1234567890"),
