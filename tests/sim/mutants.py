@@ -384,7 +384,7 @@ MUTANTS = (
             ),
         ),
         level=NODE,
-        seeds=800,
+        seeds=300,
     ),
     Mutant(
         "data discarded early",

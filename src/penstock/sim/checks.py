@@ -292,20 +292,23 @@ class Witness:
 
     def check_leases(self) -> None:
         """May be called at any time: a lease ends by the clock, without an event."""
-        newest = max([one.core.term for one in self._leading.values()], default=0)
         for one in self._leading.values():
-            if not one.core.may_serve(one.now()):
-                continue
-            if one.core.term < newest:
-                self._broken(
-                    "while a leader may serve, no replica leads in a later term",
-                    f"{one.name} may serve in term {one.core.term}, and term {newest} has a leader",
-                )
-            if one.core.commit_index < self.end_index:
-                self._broken(
-                    "a leader that may serve has committed all that any replica has",
-                    f"{one.name} may serve {one.core.commit_index} in term {one.core.term} of {self.end_index}",
-                )
+            if one.core.may_serve(one.now()):
+                self.serves(one)
+
+    def serves(self, one: Watched) -> None:
+        """This replica answers a reader now, or would do so."""
+        newest = max([leader.core.term for leader in self._leading.values()], default=0)
+        if one.core.term < newest:
+            self._broken(
+                "while a leader may serve, no replica leads in a later term",
+                f"{one.name} may serve in term {one.core.term}, and term {newest} has a leader",
+            )
+        if one.core.commit_index < self.end_index:
+            self._broken(
+                "a leader that may serve has committed all that any replica has",
+                f"{one.name} may serve {one.core.commit_index} in term {one.core.term} of {self.end_index}",
+            )
 
     # --- commits
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster import reassign
 from penstock.node.calls import BROKER
-from penstock.raft import Role
+from penstock.node.metadata.cluster_view import METADATA_GROUP
+from penstock.raft import Raft, Role
+from penstock.raft.leader import Leader
 from penstock.sim.entries import old_segments
 from penstock.sim.fault_injector import Fault, FaultInjector
 from penstock.sim.host import Host
@@ -155,20 +157,31 @@ class ClusterFaults(FaultInjector[Host]):
                 self._note("join", host.name)
                 host.start()
 
-    def _transfer(self) -> None:
-        host = self._victim()
-        if host is None or not host.ready or host.paused:
+    def _transfer(self, attempts: int = 10) -> None:
+        """A partition of the clients changes its leader, as soon as one has a leader."""
+        hosts = [host for host in self._running() if host.ready and not host.paused]
+        led = [(host, one) for host in hosts for one in host.members() if one.core.role is Role.LEADER]
+        led = [(host, one) for host, one in led if one.consensus.group != METADATA_GROUP]
+        if not led:
+            if attempts > 0 and not self.over:
+                self._scheduler.after(0.2, None, self._transfer, attempts - 1)
             return
-        led = [one for one in host.members() if one.core.role is Role.LEADER]
-        if led:
-            self._note("transfer", host.name)
-            one = self._random.choice(led)
-            config = one.core.config
-            assert config is not None
-            to = self._random.choice(config.voters)
-            host.do(partial(_hand_over, host, one.consensus.group, to.node))
-            if self._random.random() < 0.5:
-                self._scheduler.after(self._random.random() * 0.05, None, self._deafen, host)
+        host, one = self._random.choice(led)
+        config = one.core.config
+        assert config is not None
+        self._note("transfer", host.name)
+        to = self._random.choice([voter for voter in config.voters if voter != one.core.me] or config.voters)
+        host.do(partial(_hand_over, host, one.consensus.group, to.node))
+        if self._random.random() < 0.5:
+            self._deafen_when_sent(host, one.core)
+
+    def _deafen_when_sent(self, host: Host, core: Raft, polls: int = 100) -> None:
+        """Deafens a leader at the moment when it has told its successor to campaign."""
+        leader = core.part
+        if isinstance(leader, Leader) and leader.transfer is not None and leader.transfer.sent:
+            self._deafen(host)
+        elif polls > 0:
+            self._scheduler.after(0.001, None, self._deafen_when_sent, host, core, polls - 1)
 
     def _reconfigure(self) -> None:
         host = self._victim()

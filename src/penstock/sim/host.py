@@ -341,6 +341,10 @@ class PartitionServer:
             data = partition.read(wanted, READ_BYTES, end=watermark, at_least_one=True)
         except (KafkaError, StorageError, CorruptLog):
             return
+        witness = self._host.world.witnesses[partition.group]
+        for watched in self._host.members():
+            if watched.consensus.group == partition.group:
+                witness.serves(watched)
         answer(start, watermark, bytes(data))
 
 
