@@ -129,3 +129,13 @@ def test_an_unforeseen_error_counts_as_a_failed_flush() -> None:
     assert str(attempt(refuses)) == "no"
     assert "ZeroDivisionError" in str(attempt(fails))
     assert attempt(lambda: None) is None
+
+
+def test_a_request_after_the_end_starts_no_thread() -> None:
+    async def scenario(owner: Owner) -> None:
+        await owner.cycle.stop()
+        owner.add(1)
+        await turns()
+        assert owner.thread.jobs == []
+
+    play(scenario)

@@ -104,4 +104,6 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
         return refused.code
     if node.queues.share_groups.is_known(group_id):
         return await node.queues.share_groups.delete(group_id, caller=context.caller)
+    if not await node.subscriptions.wait_detached(group_id):
+        return ErrorCode.NON_EMPTY_GROUP
     return (await node.groups.delete([group_id]))[group_id]

@@ -43,12 +43,15 @@ class FlushCycle(Generic[Work, Outcome]):
         self._requested = False
         self._scheduled = False
         self._running = False
+        self._stopped = False
         self._idle: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
 
     def request(self, delay_seconds: float = 0.0) -> None:
         """There is pending work: the next cycle takes it. One call per cycle is enough. A delayed cycle also delays
-        requests that come after it."""
+        requests that come after it. Ignored after `stop`: the loop may end before a flush could."""
+        if self._stopped:
+            return
         self._requested = True
         if self._running or self._scheduled:
             return
@@ -67,6 +70,7 @@ class FlushCycle(Generic[Work, Outcome]):
 
     async def stop(self) -> None:
         await self.drain()
+        self._stopped = True
         await self._thread.stop()
 
     def _start(self) -> None:

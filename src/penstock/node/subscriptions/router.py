@@ -4,7 +4,9 @@ Only the coordinator of the group of a subscription's name knows its stored prog
 together know all subscriptions; each is asked page by page, so that no response outgrows a frame.
 """
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 
 from penstock.cluster import OFFSETS_TOPIC, ClusterState
@@ -28,6 +30,9 @@ from penstock.types import Caller, EventSink, NodeId, TopicPartition
 
 PAGE_POSITIONS = 5_000
 """Partitions, and ranges of them, in one page: some hundred kilobytes, a tenth of a second at most to make."""
+
+DETACH_SECONDS = 1.0
+"""How long the deletion of a group waits for a subscriber that may just have closed its connection."""
 
 
 class SubscriptionRouter:
@@ -114,6 +119,14 @@ class SubscriptionRouter:
             deferred=session.core.deferred_count if session is not None else 0,
             positions=[_position(key, stored[key], session) for key in sorted(stored)],
         )
+
+    async def wait_detached(self, name: str) -> bool:
+        """Whether this node has no subscriber of that name. One that has closed its connection is still attached until
+        its last acks are durable, and would store a deleted group again: it is waited for."""
+        if (session := self._session(name)) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(session.closed(), DETACH_SECONDS)
+        return self._session(name) is None
 
     def figures(self) -> PushFigures:
         """The figures of this node only."""
