@@ -1,5 +1,7 @@
 """ApiVersions: the first request of a client, to learn which versions both sides have."""
 
+import re
+
 from penstock.errors import ErrorCode
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import Advertised, advertised
@@ -13,16 +15,20 @@ from penstock.kafka.wire.messages.api_versions import (
 )
 
 FEATURES_SINCE_VERSION = 3
+SOFTWARE_SINCE_VERSION = 3
 LOW_FEATURES_SINCE_VERSION = 4
 """Older clients do not understand a feature whose lowest version is 0, and must not be shown it."""
 SHARE_VERSION = "share.version"
+SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+"""KIP-511's pattern for the name and the version of a client's software, both of which are needed."""
 
 
 async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    if request.client_software_name:
-        context.connection.client_software = (
-            f"{request.client_software_name} {request.client_software_version}"
-        )
+    if context.api_version >= SOFTWARE_SINCE_VERSION:
+        name, version = request.client_software_name, request.client_software_version
+        if not SOFTWARE.fullmatch(name) or not SOFTWARE.fullmatch(version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        context.connection.client_software = f"{name} {version}"
     answer = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_rows(advertised()))
     if context.api_version >= LOW_FEATURES_SINCE_VERSION:
         answer.supported_features = [SupportedFeatureKey(name=SHARE_VERSION, min_version=0, max_version=1)]

@@ -136,15 +136,14 @@ async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answers as Metadata does, in pages of at most `response_partition_limit` partitions, with a cursor."""
-    names = sorted({topic.name for topic in request.topics}) or [
-        topic.name for topic in context.visible_topics()
-    ]
-    first = 0
-    if request.cursor is not None:
-        names = [name for name in names if name >= request.cursor.topic_name]
-        first = (
-            max(request.cursor.partition_index, 0) if names and names[0] == request.cursor.topic_name else 0
-        )
+    named = sorted({topic.name for topic in request.topics})
+    names = named or [topic.name for topic in context.visible_topics()]
+    first, cursor = 0, request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
+            return _refused_cursor(request)
+        names = [name for name in names if name >= cursor.topic_name]
+        first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     for name in names:
@@ -160,6 +159,18 @@ async def describe_topic_partitions(
             break
         first = 0
     return response
+
+
+def _refused_cursor(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """A cursor with a negative partition, or with a topic that the request does not name. The response has no error
+    code of its own, so that every topic has it."""
+    refused = [
+        DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.INVALID_REQUEST, name=topic.name, topic_id=NO_UUID, partitions=[]
+        )
+        for topic in request.topics
+    ]
+    return DescribeTopicPartitionsResponse(topics=refused, next_cursor=None)
 
 
 def _describe_page(

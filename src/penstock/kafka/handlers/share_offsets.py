@@ -3,9 +3,11 @@
 Clients ask the group's coordinator, which knows whether the group is empty; other nodes may hold the stored state.
 """
 
+from contextlib import suppress
 from uuid import UUID
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import ShareGroupDescription
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.alter_share_group_offsets import (
@@ -44,7 +46,9 @@ async def _describe(
     context: RequestContext, wanted: DescribeShareGroupOffsetsRequestGroup
 ) -> DescribeShareGroupOffsetsResponseGroup:
     try:
-        _check_group(context, wanted.group_id)
+        _find_group(
+            context, wanted.group_id
+        )  # as in Kafka, a group that does not exist has no offsets, and no error
         descriptions = await context.node.queues.overview.descriptions(wanted.group_id, caller=context.caller)
     except KafkaError as mistake:
         return DescribeShareGroupOffsetsResponseGroup(
@@ -79,13 +83,17 @@ def _topic_id(context: RequestContext, name: str) -> UUID:
         return NO_UUID
 
 
-def _check_group(context: RequestContext, group_id: str, *, must_be_empty: bool = False) -> None:
+def _find_group(context: RequestContext, group_id: str) -> ShareGroupDescription | None:
+    """None: there is no such share group. KafkaError unless this node coordinates it and the caller may use it."""
     context.check_group(group_id)
-    described = context.node.queues.share_groups.describe(group_id)
-    if described is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
-    if must_be_empty and described.members:
-        message = f"{group_id!r} has {len(described.members)} members; stop them first"
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group's name is empty")
+    return context.node.queues.share_groups.describe(group_id)
+
+
+def _check_empty(group: ShareGroupDescription) -> None:
+    if group.members:
+        message = f"{group.group_id!r} has {len(group.members)} members; stop them first"
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
 
 
@@ -95,12 +103,10 @@ def _row(
     try:
         known = context.topic_of(topic, index)
     except KafkaError as refused:
-        return DescribeShareGroupOffsetsResponsePartition(
-            partition_index=index,
-            start_offset=NO_OFFSET,
-            error_code=refused.code,
-            error_message=refused.message,
-        )
+        row = DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=NO_OFFSET)
+        if refused.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            row.error_code, row.error_message = refused.code, refused.message
+        return row
     if description is None:
         return DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=NO_OFFSET)
     lag = NO_OFFSET
@@ -119,9 +125,14 @@ def _row(
 async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
+    """A group that does not exist is created, unless the request names no partition that exists."""
     node = context.node
     try:
-        _check_group(context, request.group_id, must_be_empty=True)
+        group = _find_group(context, request.group_id)
+        if group is not None:
+            _check_empty(group)
+        elif _names_a_partition(context, request):
+            await node.queues.share_groups.create(request.group_id)
     except KafkaError as mistake:
         return AlterShareGroupOffsetsResponse(error_code=mistake.code, error_message=mistake.message)
     answers: list[AlterShareGroupOffsetsResponseTopic] = []
@@ -139,6 +150,15 @@ async def alter_share_group_offsets(
             )
         )
     return AlterShareGroupOffsetsResponse(responses=answers)
+
+
+def _names_a_partition(context: RequestContext, request: AlterShareGroupOffsetsRequest) -> bool:
+    for topic in request.topics:
+        for row in topic.partitions:
+            with suppress(KafkaError):
+                context.topic_of(topic.topic_name, row.partition_index)
+                return True
+    return False
 
 
 async def _alter(
@@ -161,7 +181,10 @@ async def delete_share_group_offsets(
 ) -> DeleteShareGroupOffsetsResponse:
     node = context.node
     try:
-        _check_group(context, request.group_id, must_be_empty=True)
+        group = _find_group(context, request.group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
+        _check_empty(group)
         names = (topic.topic_name for topic in request.topics)
         visible = node.resources.visible(context.caller, ResourceType.TOPIC, names, context.api.on_topic)
         await node.queues.overview.forget(request.group_id, sorted(visible), caller=context.caller)

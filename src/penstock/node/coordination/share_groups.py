@@ -72,12 +72,22 @@ class ShareGroups:
         request = BeginShareGroup(group_id)
         await self._calls.ask(CoordinatorOf(group_id), methods.BEGIN_SHARE_GROUP, request, caller=caller)
 
-    async def _begin(self, caller: Caller, request: BeginShareGroup) -> None:
-        group_id = request.group_id
+    async def create(self, group_id: str) -> None:
+        """As `begin`, at the group's coordinator, with Kafka's errors: GROUP_ID_NOT_FOUND if the name belongs to
+        another kind of group."""
+        result = await self._create(group_id)
+        if result.error != ErrorCode.NONE:
+            raise KafkaError(result.error, result.message or "")
+
+    async def _create(self, group_id: str) -> ShareHeartbeatResult:
         driver = await self._cores.home(group_id)
-        result = await driver.ask(
+        return await driver.ask(
             ShareHeartbeatResult, lambda now, token: driver.core.begin_share_group(now, token, group_id)
         )
+
+    async def _begin(self, caller: Caller, request: BeginShareGroup) -> None:
+        group_id = request.group_id
+        result = await self._create(group_id)
         if result.error == ErrorCode.COORDINATOR_NOT_AVAILABLE:
             raise KafkaError(result.error, result.message or "")
         if result.error == ErrorCode.GROUP_ID_NOT_FOUND:
