@@ -22,7 +22,7 @@ from penstock.kafka.wire.messages.join_group import (
 from penstock.kafka.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from penstock.kafka.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 NO_NODE = -1
 
 MANY_COORDINATORS_SINCE_VERSION = 4
@@ -54,8 +54,7 @@ async def find_coordinator(
 async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
     try:
         if key_type != GROUP_KEY:
-            message = f"key_type {key_type}: expected {GROUP_KEY} (group); only groups have coordinators here"
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+            raise _no_coordinator(key_type, context.api_version)
         context.check_group(key)
         await context.node.groups.cores.ensure_topic()
         home = context.node.view.coordinator(key)
@@ -69,6 +68,17 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=NO_NODE, port=-1, error_code=code, error_message=str(refused))
     return Coordinator(key=key, node_id=home.node_id, host=home.host, port=home.port)
+
+
+def _no_coordinator(key_type: int, api_version: int) -> KafkaError:
+    """The refusal that a client takes as final. librdkafka, which asks in version 2, would repeat a request for a
+    transaction coordinator for ever after any error but a failed authorization."""
+    code, message = ErrorCode.UNSUPPORTED_VERSION, f"key_type {key_type}: expected {GROUP_KEY} (group)"
+    if key_type == TRANSACTION_KEY:
+        message = "this broker does not offer transactions: leave transactional.id out"
+        if api_version < MANY_COORDINATORS_SINCE_VERSION:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return KafkaError(code, message)
 
 
 def _refusal(context: RequestContext, group_id: str) -> ErrorCode:

@@ -72,6 +72,7 @@ _TABLE: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
     ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, "producers", on_topic=READ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, "consumer_groups", on_group=READ),
     ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, "metadata", on_topic=DESCRIBE),
     ApiKey.SHARE_GROUP_HEARTBEAT: Api(1, 1, "share_groups", on_topic=DESCRIBE, on_group=READ),
