@@ -14,7 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import GROUP_CONFIGS, TOPIC_CONFIGS, ClusterSettings, GroupSettings, Limits
+from penstock.config import (
+    GROUP_CONFIGS,
+    TOPIC_CONFIGS,
+    ClusterSettings,
+    GroupSettings,
+    Limits,
+    ShareGroupSettings,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 NO_LIMIT = 2**63 - 1
@@ -70,6 +77,14 @@ def queue_rows() -> Iterator[str]:
         yield f"| `{definition.name}` | {shown} | {accepted} | {definition.doc} |"
 
 
+def share_group_rows() -> Iterator[str]:
+    yield "| setting | default | what it does |"
+    yield "|---|---:|---|"
+    defaults, docs = ShareGroupSettings(), field_docs(ShareGroupSettings)
+    for field in msgspec.structs.fields(ShareGroupSettings):
+        yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {docs[field.name]} |"
+
+
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The text below each field of a struct, on one line. A field without one has no entry."""
     body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
@@ -96,6 +111,7 @@ TABLES = {
     "topics": topic_rows,
     "refused": refused_rows,
     "queues": queue_rows,
+    "share_groups": share_group_rows,
 }
 
 

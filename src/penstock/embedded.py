@@ -12,7 +12,7 @@ from typing import Self
 
 import uvloop
 
-from penstock.config import Address, GroupSettings, Limits, NodeConfig
+from penstock.config import Address, GroupSettings, Limits, NodeConfig, ShareGroupSettings
 from penstock.log import Disk
 from penstock.service import Service
 
@@ -40,6 +40,7 @@ class Broker:
         topic_defaults: dict[str, str] | None = None,
         status_topic: str = "",
         groups: GroupSettings | None = None,
+        share_groups: ShareGroupSettings | None = None,
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> None:
@@ -56,6 +57,7 @@ class Broker:
             topic_defaults=topic_defaults or {},
             status_topic=status_topic,
             groups=groups or GroupSettings(),
+            share_groups=share_groups or ShareGroupSettings(),
             limits=limits or Limits(),
         )
         self._thread = _BrokerThread(config, disk)

@@ -76,6 +76,13 @@ def test_an_unknown_setting_is_named(cli: Cli, unique: Unique) -> None:
     assert "no.such.setting" in result.stderr
 
 
+def test_a_mistyped_setting_is_answered_with_the_nearest(cli: Cli, unique: Unique) -> None:
+    result = cli("topics", "create", unique("orders"), "--config", "retention.msx=1")
+    assert result.exit_code == 1
+    assert "Unknown topic config name: retention.msx" in result.stderr
+    assert "did you mean retention.ms?" in result.stderr
+
+
 def test_an_unknown_setting_cannot_be_unset(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     succeeded(cli("topics", "create", name))

@@ -15,6 +15,7 @@ from penstock.config import (
     static_broker_configs,
 )
 from penstock.config.broker import BROKER_CONFIGS
+from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError
 
 CONFIG = NodeConfig(num_partitions=4, topic_defaults={"retention.ms": "5000"}, groups=GroupSettings())
@@ -30,17 +31,27 @@ def test_the_stronger_layer_wins() -> None:
         (ConfigSource.DYNAMIC_BROKER_CONFIG, "7000"),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "6000"),
         (ConfigSource.STATIC_BROKER_CONFIG, "5000"),
-        (ConfigSource.DEFAULT_CONFIG, "604800000"),
+    ]
+    assert BROKER.layers("log.segment.bytes") == [
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "2000000"),
+        (ConfigSource.DEFAULT_CONFIG, "1073741824"),
     ]
 
 
-def test_topic_defaults_come_from_the_broker_configs() -> None:
-    assert BROKER.topic_defaults() == {"retention.ms": "7000", "segment.bytes": "2000000"}
+def test_topics_start_from_what_the_broker_was_given() -> None:
+    given = {"retention.ms": "7000", "segment.bytes": "2000000", "min.insync.replicas": "1"}
+    assert BROKER.topic_defaults() == given
+
+
+def test_every_topic_config_can_be_given_unless_only_one_value_is_accepted() -> None:
+    refused = {name for name, definition in TOPIC_CONFIGS.items() if definition.refused}
+    without = {name for name, definition in TOPIC_CONFIGS.items() if not definition.synonym}
+    assert without <= {*refused, "penstock.storage"}
 
 
 def test_a_described_broker_shows_the_values_that_it_uses() -> None:
     entries = {entry.name: entry for entry in describe_broker(BROKER)}
-    assert list(entries) == sorted(BROKER_CONFIGS)
+    assert list(entries) == sorted(name for name, config in BROKER_CONFIGS.items() if not config.hidden)
     assert entries["num.partitions"].value == "4"
     assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["num.partitions"].read_only
@@ -59,7 +70,7 @@ def test_a_described_topic_shows_where_each_value_comes_from() -> None:
         ("log.retention.ms", "7000"),
         ("log.retention.ms", "6000"),
         ("log.retention.ms", "5000"),
-        ("log.retention.ms", "604800000"),
+        ("log.retention.hours", "168"),
     ]
 
 
@@ -72,20 +83,37 @@ def test_a_described_topic_lists_everything_but_unset_internal_configs() -> None
     }
 
 
-def test_the_cluster_wide_defaults_show_only_set_configs() -> None:
+def test_of_all_nodes_only_what_was_set_is_shown_and_the_in_sync_replicas() -> None:
     assert [(entry.name, entry.value) for entry in describe_all_nodes(BROKER)] == [
         ("log.retention.ms", "6000"),
         ("log.segment.bytes", "2000000"),
+        ("min.insync.replicas", "1"),
     ]
     assert [entry.name for entry in describe_all_nodes(BROKER, ["log.segment.bytes"])] == [
         "log.segment.bytes"
     ]
 
 
-def test_hours_and_minutes_follow_the_milliseconds() -> None:
-    broker = BrokerConfigs(this_node={"log.retention.ms": "7200000"})
-    assert (broker.value("log.retention.hours"), broker.value("log.retention.minutes")) == ("2", "120")
-    assert BrokerConfigs(this_node={"log.retention.ms": "-1"}).value("log.retention.hours") == "-1"
+def test_milliseconds_win_and_are_unset_by_default() -> None:
+    nothing_set = BrokerConfigs()
+    units = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    assert [nothing_set.value(name) for name in units] == [None, None, "168"]
+    (described,) = describe_broker(nothing_set, ["log.retention.ms"])
+    assert (described.value, described.is_default, described.synonyms) == (None, True, ())
+    (topic,) = describe_topic({}, nothing_set, ["retention.ms"])
+    assert (topic.value, topic.is_default, topic.synonyms) == ("604800000", True, ())
+    assert BrokerConfigs(this_node={"log.retention.ms": "-1"}).value("log.retention.hours") == "168"
+
+
+def test_the_number_of_in_sync_replicas_is_the_clusters() -> None:
+    started = BrokerConfigs(static={"min.insync.replicas": "2"})
+    assert started.layers("min.insync.replicas") == [
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "2"),
+        (ConfigSource.STATIC_BROKER_CONFIG, "2"),
+        (ConfigSource.DEFAULT_CONFIG, "1"),
+    ]
+    changed = BrokerConfigs(static=started.static, all_nodes={"min.insync.replicas": "3"})
+    assert changed.value("min.insync.replicas") == "3"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,24 @@
 
 import pytest
 
-from penstock.config import ConfigSource, describe_group
+from penstock.config import (
+    ConfigSource,
+    NodeConfig,
+    ShareGroupSettings,
+    describe_group,
+    load_node_config,
+    share_group_settings,
+    static_broker_configs,
+)
 from penstock.config.group import (
     GROUP_CONFIGS,
     ShareGroupConfig,
+    group_default,
     group_definition,
     parse_group_overrides,
     resolve_group,
 )
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ConfigError, ErrorCode, KafkaError
 
 KAFKA_4_2 = [
     "share.auto.offset.reset",
@@ -142,16 +151,78 @@ def test_dead_letters_go_by_default_to_a_topic_named_after_their_own() -> None:
     assert settings(penstock_dead_letter_topic="graveyard").dead_letter_topic_of("orders") == "graveyard"
 
 
-def test_a_description_shows_set_values_and_defaults() -> None:
-    (entry,) = describe_group({"share.session.timeout.ms": "60000"}, ["share.session.timeout.ms", "unknown"])
+def test_a_description_tells_what_was_set() -> None:
+    names = ["share.session.timeout.ms", "unknown"]
+    (entry,) = describe_group({"share.session.timeout.ms": "60000"}, ShareGroupSettings(), names)
     assert (entry.value, entry.source) == ("60000", ConfigSource.DYNAMIC_GROUP_CONFIG)
-    assert [(row.value, row.source) for row in entry.synonyms] == [
-        ("60000", ConfigSource.DYNAMIC_GROUP_CONFIG),
-        ("45000", ConfigSource.DEFAULT_CONFIG),
-    ]
+    assert [(row.value, row.source) for row in entry.synonyms] == [(entry.value, entry.source)]
 
 
 def test_a_group_without_configs_is_described_by_the_defaults() -> None:
-    entries = describe_group({})
+    entries = describe_group({}, ShareGroupSettings())
     assert [entry.name for entry in entries] == sorted(GROUP_CONFIGS)
     assert all(entry.is_default and not entry.read_only for entry in entries)
+
+
+# --- the node's settings of all groups
+
+NARROW = ShareGroupSettings(
+    session_timeout_ms=46_000,
+    min_session_timeout_ms=45_000,
+    max_session_timeout_ms=60_000,
+    heartbeat_interval_ms=6_000,
+    record_lock_duration_ms=31_000,
+    delivery_count_limit=7,
+    partition_max_record_locks=2_000,
+)
+
+
+def test_the_usual_settings_are_the_defaults_of_the_table() -> None:
+    assert resolve_group({}) == ShareGroupConfig()
+    for definition in GROUP_CONFIGS.values():
+        assert group_default(definition, ShareGroupSettings()) == definition.default
+
+
+def test_groups_have_the_nodes_defaults_where_they_set_nothing() -> None:
+    assert resolve_group({"share.heartbeat.interval.ms": "7000"}, NARROW) == ShareGroupConfig(
+        session_timeout_ms=46_000,
+        heartbeat_interval_ms=7_000,
+        record_lock_duration_ms=31_000,
+        delivery_count_limit=7,
+        max_record_locks=2_000,
+    )
+
+
+def test_a_range_that_was_narrowed_later_holds_for_what_was_set_before() -> None:
+    assert resolve_group({"share.session.timeout.ms": "1800000"}, NARROW).session_timeout_ms == 60_000
+    assert resolve_group({"share.session.timeout.ms": "2000"}, NARROW).session_timeout_ms == 45_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"record_lock_duration_ms": 999}, "record_lock_duration_ms"),
+        (
+            {"record_lock_duration_ms": 20_000, "min_record_lock_duration_ms": 20_001},
+            "record_lock_duration_ms",
+        ),
+        ({"session_timeout_ms": 60_001, "max_session_timeout_ms": 60_000}, "session_timeout_ms"),
+        ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms"),
+        ({"delivery_count_limit": 256}, "delivery_count_limit"),
+        ({"partition_max_record_locks": 0}, "partition_max_record_locks"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings: dict[str, int], field: str) -> None:
+    with pytest.raises(ConfigError, match=f"share_groups.{field}"):
+        NodeConfig(share_groups=ShareGroupSettings(**settings)).validate()
+
+
+def test_settings_reach_groups_from_the_file_through_the_brokers_configs() -> None:
+    text = "[share_groups]\nrecord_lock_duration_ms = 20000\n"
+    environment = {"PENSTOCK_SHARE_GROUPS_DELIVERY_COUNT_LIMIT": "3"}
+    config = load_node_config(toml_text=text, environment=environment)
+    static = static_broker_configs(config)
+    assert static["group.share.record.lock.duration.ms"] == "20000"
+    assert "group.share.session.timeout.ms" not in static
+    assert share_group_settings(static) == config.share_groups
+    assert config.share_groups == ShareGroupSettings(record_lock_duration_ms=20_000, delivery_count_limit=3)

@@ -1,6 +1,7 @@
 """Errors for people: one line says what failed, one says what to do next."""
 
 import os
+import re
 
 import click
 from confluent_kafka import KafkaError, KafkaException
@@ -37,6 +38,8 @@ NO_CONTROLLER = (
     "a majority of the metadata group's voters must be running: start the other nodes; `penstock cluster status` "
     "shows which are missing, and each node's log what it waits for"
 )
+
+UNKNOWN_CONFIG = re.compile(r"Unknown topic config name: (\S+)")
 
 HINTS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: NO_SUCH_TOPIC,
@@ -84,4 +87,15 @@ def explain(failure: KafkaException | KafkaError, doing: str, bootstrap: str) ->
         return Problem(f"{doing}: {error}")
     if error.code() in UNREACHABLE:
         return unreachable(bootstrap)
-    return Problem(f"{doing}: {error.str()}", HINTS.get(error.code(), ""))
+    return Problem(f"{doing}: {error.str()}", HINTS.get(error.code()) or _suggestion(error.str()))
+
+
+def _suggestion(message: str) -> str:
+    """A known topic config, if the broker refused a name that is close to it."""
+    unknown = UNKNOWN_CONFIG.search(message)
+    if unknown is None:
+        return ""
+    from penstock.config import TOPIC_CONFIGS  # most commands never need it
+    from penstock.config.overrides import nearest
+
+    return nearest(unknown[1], TOPIC_CONFIGS).removeprefix("; ")

@@ -26,7 +26,12 @@ from penstock.config import (
     parse_overrides,
     resolve,
 )
-from penstock.config.group import DEAD_LETTER_TOPIC, group_definition, parse_group_overrides
+from penstock.config.group import (
+    DEAD_LETTER_TOPIC,
+    group_default,
+    group_definition,
+    parse_group_overrides,
+)
 from penstock.config.kinds import split_list
 from penstock.config.overrides import topic_definition
 from penstock.errors import ErrorCode, KafkaError
@@ -78,7 +83,7 @@ def alter_node_configs(
     configs = dict(state.node_configs.get(node_id, {}))
     for change in _distinct(changes):
         definition = broker_definition(change.name)
-        current = configs.get(change.name, state.broker.value(change.name))
+        current = configs.get(change.name, state.broker.value(change.name) or "")
         _apply(configs, change, current, definition.kind.type)
     return replace_node_configs(state, node_id, configs)
 
@@ -105,7 +110,8 @@ def alter_group_configs(
     configs = dict(state.group_configs.get(group_id, {}))
     for change in _distinct(changes):
         definition = group_definition(change.name)
-        _apply(configs, change, configs.get(change.name, definition.default), definition.kind.type)
+        default = group_default(definition, state.share_group_settings)
+        _apply(configs, change, configs.get(change.name, default), definition.kind.type)
     return replace_group_configs(state, group_id, configs, limits)
 
 
@@ -114,7 +120,7 @@ def replace_group_configs(
 ) -> list[MetadataRecord]:
     """Replaces all of a group's configs."""
     _check_group_id(group_id, limits)
-    checked = parse_group_overrides(configs)
+    checked = parse_group_overrides(configs, state.share_group_settings)
     _check_dead_letter_topic(checked)
     if checked == state.group_configs.get(group_id, {}):
         return []

@@ -55,7 +55,14 @@ from penstock.cluster.records import (
     TopicDeleted,
 )
 from penstock.cluster.topics import Topic, collision_key
-from penstock.config import BrokerConfigs, ShareGroupConfig, TopicConfig, resolve
+from penstock.config import (
+    BrokerConfigs,
+    ShareGroupConfig,
+    ShareGroupSettings,
+    TopicConfig,
+    resolve,
+    share_group_settings,
+)
 from penstock.types import GroupId, NodeId, Replica, TopicPartition
 
 NO_TOPICS: frozenset[str] = frozenset()
@@ -81,7 +88,7 @@ class ClusterState:
         self._names: dict[UUID, str] = {}
         self._collisions: dict[str, str] = {}
         self._node_configs: dict[int | None, dict[str, str]] = {}
-        self._group_configs = GroupConfigs()
+        self._group_configs = GroupConfigs(share_group_settings(self._static))
         self._set_broker()
 
     @property
@@ -98,6 +105,11 @@ class ClusterState:
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
         """Configs set for groups, by group id."""
         return self._group_configs.overrides
+
+    @property
+    def share_group_settings(self) -> ShareGroupSettings:
+        """The defaults and limits of all groups' configs, which this node was started with."""
+        return self._group_configs.settings
 
     def group_config(self, group_id: str) -> ShareGroupConfig:
         """The settings of a group, which need not exist."""
@@ -357,7 +369,7 @@ class ClusterState:
         }
         self.metadata_voters = _as_voters(record.voters)
         self._node_configs = {entry.node_id: dict(entry.configs) for entry in record.node_configs}
-        self._group_configs = GroupConfigs(record.group_configs)
+        self._group_configs = GroupConfigs(self.share_group_settings, record.group_configs)
         self._set_broker()
         for topic in record.topics:
             self._created(topic)

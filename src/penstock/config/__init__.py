@@ -17,6 +17,7 @@ from penstock.config.limits import Limits
 from penstock.config.loading import load_node_config
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
+from penstock.config.share_groups import ShareGroupSettings, share_group_settings
 from penstock.config.topic import TopicConfig
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Limits",
     "NodeConfig",
     "ShareGroupConfig",
+    "ShareGroupSettings",
     "TopicConfig",
     "broker_definition",
     "check_dynamic",
@@ -42,5 +44,6 @@ __all__ = [
     "load_node_config",
     "parse_overrides",
     "resolve",
+    "share_group_settings",
     "static_broker_configs",
 ]

@@ -9,7 +9,8 @@ Two kinds:
 - *facts of the node* (`num.partitions`, `listeners` ...), read-only: they change with the config file and a restart.
 
 A value is looked for in the layers of `BrokerConfigs`, strongest first: set for this node, set for all nodes,
-started with, Kafka's default.
+started with, Kafka's default. Some times have several configs, one per unit (`log.retention.ms`, `.minutes`, `.hours`).
+As in Kafka, the one in milliseconds wins and is unset by default; only that one can be set here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,10 @@ import msgspec
 
 from penstock.config.address import Address
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
-from penstock.config.kinds import ConfigSource, Kind, boolean, integer, long, text, words
+from penstock.config.kinds import LONG_MAX, ConfigSource, Kind, boolean, integer, long, short, text, words
 from penstock.config.node import NodeConfig
 from penstock.config.overrides import nearest, parse_value
+from penstock.config.share_groups import ShareGroupSettings, broker_name
 from penstock.errors import ErrorCode, KafkaError
 
 
@@ -32,6 +34,7 @@ _FACTS = (
     _fact("advertised.listeners", words(), "The address that the node gives to clients."),
     _fact("auto.create.topics.enable", boolean(), "Whether asking for an unknown topic creates it."),
     _fact("broker.id", integer(0), "The node's number in its cluster."),
+    _fact("broker.rack", text(), "The node's rack; unset if it has none."),
     _fact("connections.max.idle.ms", long(1), "How long a connection may be idle before it is closed."),
     _fact(
         "default.replication.factor",
@@ -48,14 +51,18 @@ _FACTS = (
     _fact(
         "group.min.session.timeout.ms", integer(1), "The shortest session timeout that a member may ask for."
     ),
+    _fact("group.share.assignors", words(), "The assignors of share groups: Kafka's only one."),
+    _fact("group.share.max.share.sessions", integer(1), "The most sessions of share consumers on the node."),
+    _fact("group.share.max.size", integer(1), "The most members that one share group may have."),
     _fact("listeners", words(), "The addresses that the node listens on."),
     _fact("log.cleaner.enable", boolean(), "Whether compacted topics are compacted. They always are."),
-    _fact("log.dir", text(), "The folder that holds the logs."),
+    _fact("log.dir", words(), "The folder that holds the logs."),
     _fact("log.dirs", words(), "The folders that hold the logs; Penstock has one."),
-    _fact("log.retention.hours", integer(-1), "log.retention.ms in hours, rounded down."),
-    _fact("log.retention.minutes", integer(-1), "log.retention.ms in minutes, rounded down."),
-    _fact("log.roll.hours", integer(0), "log.roll.ms in hours, rounded down."),
-    _fact("log.roll.jitter.hours", integer(0), "log.roll.jitter.ms in hours, rounded down."),
+    _fact("log.flush.scheduler.interval.ms", long(0), "The default of log.flush.interval.ms."),
+    _fact("log.retention.hours", integer(-1), "The default of log.retention.ms, in hours."),
+    _fact("log.retention.minutes", integer(-1), "log.retention.ms in minutes; never set."),
+    _fact("log.roll.hours", integer(1), "The default of log.roll.ms, in hours."),
+    _fact("log.roll.jitter.hours", integer(0), "The default of log.roll.jitter.ms, in hours."),
     _fact("max.connections", integer(1), "The most client connections at once."),
     _fact("node.id", integer(0), "The node's number in its cluster."),
     _fact("num.partitions", integer(1), "The number of partitions of a topic that is created without one."),
@@ -69,7 +76,7 @@ _FACTS = (
     ),
     _fact(
         "offsets.topic.replication.factor",
-        integer(1),
+        short(1),
         "The replicas of the topic that holds committed offsets.",
     ),
     _fact("penstock.http.url", text(), "The address of the node's HTTP port; empty if it has none."),
@@ -80,35 +87,53 @@ _FACTS = (
 
 def _topic_defaults() -> Iterator[Definition]:
     for topic in TOPIC_CONFIGS.values():
-        for name in topic.synonyms:
+        if topic.synonym:
             doc = f"The default of the topic config {topic.name}. {topic.doc}"
-            yield msgspec.structs.replace(topic, name=name, doc=doc, synonyms=(topic.name,))
+            yield msgspec.structs.replace(topic, name=topic.synonym, doc=doc, synonym=topic.name)
+
+
+def _share_settings() -> Iterator[Definition]:
+    for field in msgspec.structs.fields(ShareGroupSettings):
+        yield _fact(broker_name(field.name), integer(0), f"The setting share_groups.{field.name}.")
 
 
 BROKER_CONFIGS: dict[str, Definition] = {
     definition.name: definition
-    for definition in sorted((*_FACTS, *_topic_defaults()), key=lambda definition: definition.name)
+    for definition in sorted(
+        (*_FACTS, *_share_settings(), *_topic_defaults()), key=lambda definition: definition.name
+    )
 }
 
 IDENTITY = frozenset(
     {
         "advertised.listeners",
         "broker.id",
+        "broker.rack",
         "listeners",
         "log.dir",
         "log.dirs",
         "node.id",
         "penstock.http.url",
+        "process.roles",
     }
 )
 """Facts that identify a node: their value comes from its start, never from a default."""
+_IDENTITY_DEFAULTS = {"broker.id": "-1", "listeners": "PLAINTEXT://:9092"}
+"""Kafka shows these beside the values."""
 
-_ROUNDED_DOWN = {
-    "log.retention.hours": ("log.retention.ms", 3_600_000),
-    "log.retention.minutes": ("log.retention.ms", 60_000),
-    "log.roll.hours": ("log.roll.ms", 3_600_000),
-    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
-}
+UNITS = (
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+)
+"""Configs for one thing, strongest first."""
+SYNONYMS: dict[str, tuple[str, ...]] = {name: family for family in UNITS for name in family}
+_UNSET = frozenset({"log.retention.minutes", *(family[0] for family in UNITS)})
+"""Configs without a value unless one was set: the last of their family has the default."""
+
+MIN_IN_SYNC = "min.insync.replicas"
+"""Kafka 4 keeps it as a setting of the whole cluster, and reports it from there even if it was never set."""
 
 
 class BrokerConfigs(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,39 +146,40 @@ class BrokerConfigs(msgspec.Struct, frozen=True, kw_only=True):
     all_nodes: Mapping[str, str] = {}
     this_node: Mapping[str, str] = {}
 
+    @property
+    def cluster_wide(self) -> dict[str, str]:
+        """The configs of all nodes: those that were set, and the one that is always there."""
+        default = self.static.get(MIN_IN_SYNC, BROKER_CONFIGS[MIN_IN_SYNC].default)
+        return {MIN_IN_SYNC: default, **self.all_nodes}
+
     def layers(self, name: str) -> list[tuple[ConfigSource, str]]:
-        """Every value that a broker config has, strongest first; the default is always the last."""
+        """Every value that a broker config has, strongest first."""
         found = [
             (ConfigSource.DYNAMIC_BROKER_CONFIG, self.this_node.get(name)),
-            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.all_nodes.get(name)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.cluster_wide.get(name)),
             (ConfigSource.STATIC_BROKER_CONFIG, self.static.get(name)),
-            (ConfigSource.DEFAULT_CONFIG, self._default(name)),
+            (ConfigSource.DEFAULT_CONFIG, _default(name)),
         ]
         return [(source, value) for source, value in found if value is not None]
 
-    def value(self, name: str) -> str:
-        return self.layers(name)[0][1]
+    def value(self, name: str) -> str | None:
+        """None: it was not set, and has no default."""
+        return next((value for _, value in self.layers(name)), None)
 
     def topic_defaults(self) -> dict[str, str]:
         """The defaults of this node's topics, by the topic configs' names, for `resolve`."""
         defaults: dict[str, str] = {}
         for topic in TOPIC_CONFIGS.values():
-            # A stronger synonym wins even from a weaker layer, as in Kafka.
-            for name in topic.synonyms:
-                source, value = self.layers(name)[0]
+            for source, value in self.layers(topic.synonym)[:1] if topic.synonym else ():
                 if source is not ConfigSource.DEFAULT_CONFIG:
                     defaults[topic.name] = value
-                    break
         return defaults
 
-    def _default(self, name: str) -> str | None:
-        if name in _ROUNDED_DOWN:
-            base, unit = _ROUNDED_DOWN[name]
-            value = int(self.value(base))
-            return str(value if value < 0 else value // unit)
-        if name in IDENTITY:
-            return None
-        return _DEFAULT_FACTS.get(name, BROKER_CONFIGS[name].default)
+
+def _default(name: str) -> str | None:
+    if name in IDENTITY or name in _UNSET:
+        return _IDENTITY_DEFAULTS.get(name)
+    return _DEFAULT_FACTS.get(name, BROKER_CONFIGS[name].default)
 
 
 def broker_definition(name: str) -> Definition:
@@ -171,7 +197,7 @@ def check_dynamic(name: str, value: str) -> None:
     if not definition.dynamic:
         message = f"{name} cannot change while the node runs; set it in the node's configuration and restart"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-    parse_value(definition.synonyms[0], value)
+    parse_value(definition.synonym, value)
 
 
 def static_broker_configs(config: NodeConfig) -> dict[str, str]:
@@ -179,7 +205,7 @@ def static_broker_configs(config: NodeConfig) -> dict[str, str]:
     facts = _facts(config)
     configs = {name: fact for name, fact in facts.items() if name in IDENTITY or fact != _DEFAULT_FACTS[name]}
     for name, value in config.topic_defaults.items():
-        for synonym in TOPIC_CONFIGS[name].synonyms[:1]:
+        if synonym := TOPIC_CONFIGS[name].synonym:
             configs[synonym] = value
     return configs
 
@@ -187,10 +213,11 @@ def static_broker_configs(config: NodeConfig) -> dict[str, str]:
 def _facts(config: NodeConfig) -> dict[str, str]:
     groups, limits = config.groups, config.limits
     folder = "memory" if config.memory else config.data_dir
-    facts = {
+    facts: dict[str, object] = {
         "advertised.listeners": f"PLAINTEXT://{config.advertised}",
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": config.node_id,
+        "broker.rack": config.rack,
         "connections.max.idle.ms": limits.idle_timeout_ms,
         "default.replication.factor": config.usual_replication_factor,
         "delete.topic.enable": "true",
@@ -199,10 +226,17 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "group.max.session.timeout.ms": groups.max_session_timeout_ms,
         "group.max.size": limits.max_group_members,
         "group.min.session.timeout.ms": groups.min_session_timeout_ms,
+        "group.share.assignors": "simple",
+        "group.share.max.share.sessions": limits.max_share_sessions,
+        "group.share.max.size": limits.max_group_members,
         "listeners": f"PLAINTEXT://{config.kafka}",
         "log.cleaner.enable": "true",
         "log.dir": folder,
         "log.dirs": folder,
+        "log.flush.scheduler.interval.ms": LONG_MAX,
+        "log.retention.hours": 168,
+        "log.roll.hours": 168,
+        "log.roll.jitter.hours": 0,
         "max.connections": limits.max_connections,
         "node.id": config.node_id,
         "num.partitions": config.num_partitions,
@@ -215,7 +249,9 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "process.roles": "broker,controller",
         "socket.request.max.bytes": limits.max_request_bytes,
     }
-    return {name: str(fact) for name, fact in facts.items()}
+    for field in msgspec.structs.fields(ShareGroupSettings):
+        facts[broker_name(field.name)] = getattr(config.share_groups, field.name)
+    return {name: str(fact) for name, fact in facts.items() if fact is not None}
 
 
 def _http_url(config: NodeConfig) -> str:

@@ -5,7 +5,8 @@ its default, because the default asks for nothing that Penstock does not do; any
 INVALID_CONFIG and that sentence. Ranges and defaults are Kafka's. The docs are ours; DescribeConfigs returns them to a
 client that asks for documentation.
 
-`synonyms` are the broker configs that supply a topic's default, strongest first.
+`synonym` is the broker config that supplies a topic's default. `local.retention.*` have one in Kafka too; the other
+configs that are refused have none.
 """
 
 import msgspec
@@ -23,7 +24,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     default: str
     doc: str
     refused: str = ""
-    synonyms: tuple[str, ...] = ()
+    synonym: str = ""
+    """Of a topic config: the broker config with its default. Of a broker config: the topic config that it serves."""
     hidden: bool = False
     """Settable but not listed, as Kafka treats its own internal configs."""
     dynamic: bool = True
@@ -42,7 +44,7 @@ _DEFINITIONS = (
         name="cleanup.policy",
         kind=choices("compact", "delete", "acked"),
         default="delete",
-        synonyms=("log.cleanup.policy",),
+        synonym="log.cleanup.policy",
         doc="What happens to old segments: delete drops them by age and size, compact keeps the last record "
         "of each key, acked deletes records that every queue, subscription and group on the topic has acked; delete "
         "may be combined with either of the others, and an empty list keeps everything for ever.",
@@ -52,21 +54,21 @@ _DEFINITIONS = (
         # Level 0 stores without compressing, so Kafka does not count it; -1 is the codec's own default.
         kind=integer(-1, 9, but_not=0),
         default="-1",
-        synonyms=("compression.gzip.level",),
+        synonym="compression.gzip.level",
         doc="The level of gzip when compression.type is gzip and a batch has to be compressed again.",
     ),
     Definition(
         name="compression.lz4.level",
         kind=integer(1, 17),
         default="9",
-        synonyms=("compression.lz4.level",),
+        synonym="compression.lz4.level",
         doc="The level of lz4 when compression.type is lz4 and a batch has to be compressed again.",
     ),
     Definition(
         name="compression.type",
         kind=choice("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         default="producer",
-        synonyms=("compression.type",),
+        synonym="compression.type",
         doc="How batches are stored: producer keeps them as they came; with any other value the broker "
         "compresses batches with another codec again, at the cost of its CPU.",
     ),
@@ -74,13 +76,14 @@ _DEFINITIONS = (
         name="compression.zstd.level",
         kind=integer(-131072, 22),
         default="3",
-        synonyms=("compression.zstd.level",),
+        synonym="compression.zstd.level",
         doc="The level of zstd when compression.type is zstd and a batch has to be compressed again.",
     ),
     Definition(
         name="dedup.window.ms",
         kind=long(0),
         default="0",
+        synonym="dedup.window.ms",
         doc="For how long a record's penstock-message-id header is remembered in its partition: a record with the "
         "same id is not stored again, and its producer gets the offset of the first one. 0 for no deduplication.",
     ),
@@ -88,7 +91,7 @@ _DEFINITIONS = (
         name="delete.retention.ms",
         kind=long(0),
         default="86400000",
-        synonyms=("log.cleaner.delete.retention.ms",),
+        synonym="log.cleaner.delete.retention.ms",
         doc="How long compaction keeps a tombstone, so that a reader that started before it still learns of "
         "the deletion.",
     ),
@@ -96,7 +99,7 @@ _DEFINITIONS = (
         name="file.delete.delay.ms",
         kind=long(0),
         default="60000",
-        synonyms=("log.segment.delete.delay.ms",),
+        synonym="log.segment.delete.delay.ms",
         doc="How long the file of a dropped segment may stay. Penstock deletes it within seconds whatever the value: a "
         "reader that has it open can go on reading, and Kafka waits only for such readers.",
     ),
@@ -104,7 +107,7 @@ _DEFINITIONS = (
         name="flush.messages",
         kind=long(1),
         default=str(LONG_MAX),
-        synonyms=("log.flush.interval.messages",),
+        synonym="log.flush.interval.messages",
         doc="The most records that may be unflushed. Always kept, whatever the number: Penstock flushes "
         "before it acknowledges.",
     ),
@@ -112,7 +115,7 @@ _DEFINITIONS = (
         name="flush.ms",
         kind=long(0),
         default=str(LONG_MAX),
-        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        synonym="log.flush.interval.ms",
         doc="The longest that a record may be unflushed. Always kept, whatever the number: Penstock flushes "
         "before it acknowledges.",
     ),
@@ -127,13 +130,14 @@ _DEFINITIONS = (
         name="index.interval.bytes",
         kind=integer(0),
         default="4096",
-        synonyms=("log.index.interval.bytes",),
+        synonym="log.index.interval.bytes",
         doc="How many bytes of log lie between two entries of the offset index.",
     ),
     Definition(
         name="internal.segment.bytes",
         kind=integer(1),
         default="1073741824",
+        synonym="internal.segment.bytes",
         hidden=True,
         doc="Overrides segment.bytes without its lower bound. For tests of rolling and retention only.",
     ),
@@ -148,6 +152,7 @@ _DEFINITIONS = (
         name="local.retention.bytes",
         kind=long(-2),
         default="-2",
+        synonym="log.local.retention.bytes",
         refused=_NO_REMOTE_STORAGE,
         doc="The size that tiered storage keeps on the local disk. Only -2, which means retention.bytes, is "
         "accepted.",
@@ -156,6 +161,7 @@ _DEFINITIONS = (
         name="local.retention.ms",
         kind=long(-2),
         default="-2",
+        synonym="log.local.retention.ms",
         refused=_NO_REMOTE_STORAGE,
         doc="The age that tiered storage keeps on the local disk. Only -2, which means retention.ms, is "
         "accepted.",
@@ -164,21 +170,21 @@ _DEFINITIONS = (
         name="max.compaction.lag.ms",
         kind=long(1),
         default=str(LONG_MAX),
-        synonyms=("log.cleaner.max.compaction.lag.ms",),
+        synonym="log.cleaner.max.compaction.lag.ms",
         doc="The longest that a record may wait for compaction, however clean the rest of the log is.",
     ),
     Definition(
         name="max.message.bytes",
         kind=integer(0),
         default="1048588",
-        synonyms=("message.max.bytes",),
+        synonym="message.max.bytes",
         doc="The largest record batch that a producer may send, as it is on the wire (compressed).",
     ),
     Definition(
         name="message.timestamp.after.max.ms",
         kind=long(0),
         default="3600000",
-        synonyms=("log.message.timestamp.after.max.ms",),
+        synonym="log.message.timestamp.after.max.ms",
         doc="How far ahead of the broker's clock a record's timestamp may be when message.timestamp.type is "
         "CreateTime.",
     ),
@@ -186,7 +192,7 @@ _DEFINITIONS = (
         name="message.timestamp.before.max.ms",
         kind=long(0),
         default=str(LONG_MAX),
-        synonyms=("log.message.timestamp.before.max.ms",),
+        synonym="log.message.timestamp.before.max.ms",
         doc="How far behind the broker's clock a record's timestamp may be when message.timestamp.type is "
         "CreateTime.",
     ),
@@ -194,28 +200,28 @@ _DEFINITIONS = (
         name="message.timestamp.type",
         kind=choice("CreateTime", "LogAppendTime"),
         default="CreateTime",
-        synonyms=("log.message.timestamp.type",),
+        synonym="log.message.timestamp.type",
         doc="The clock of the records' timestamps: the producer's (CreateTime) or the broker's (LogAppendTime).",
     ),
     Definition(
         name="min.cleanable.dirty.ratio",
         kind=double(0, 1),
         default="0.5",
-        synonyms=("log.cleaner.min.cleanable.ratio",),
+        synonym="log.cleaner.min.cleanable.ratio",
         doc="How much of the log has to be new since the last compaction before it is compacted again.",
     ),
     Definition(
         name="min.compaction.lag.ms",
         kind=long(0),
         default="0",
-        synonyms=("log.cleaner.min.compaction.lag.ms",),
+        synonym="log.cleaner.min.compaction.lag.ms",
         doc="How long every record stays readable before compaction may remove it.",
     ),
     Definition(
         name="min.insync.replicas",
         kind=integer(1),
         default="1",
-        synonyms=("min.insync.replicas",),
+        synonym="min.insync.replicas",
         doc="How many replicas must be in sync for a produce with acks=all to be accepted. A partition with "
         "fewer replicas than this refuses such writes.",
     ),
@@ -223,6 +229,7 @@ _DEFINITIONS = (
         name="penstock.acked.min.age.ms",
         kind=long(0),
         default="60000",
+        synonym="penstock.acked.min.age.ms",
         doc="How old a record must be, by its timestamp, before cleanup.policy=acked deletes it, however soon "
         "all of its readers have acked it.",
     ),
@@ -230,6 +237,7 @@ _DEFINITIONS = (
         name="penstock.producer.exclusive",
         kind=boolean(),
         default="false",
+        synonym="penstock.producer.exclusive",
         doc="Whether a partition takes records from one producer at a time: the first one that writes holds it until "
         "its connection ends, and others are refused meanwhile.",
     ),
@@ -244,7 +252,7 @@ _DEFINITIONS = (
         name="preallocate",
         kind=boolean(),
         default="false",
-        synonyms=("log.preallocate",),
+        synonym="log.preallocate",
         refused="Penstock grows segment files as they are written, which Linux file systems do as fast. "
         "Leave this config out",
         doc="Whether a segment's file takes its full size when it is made. Only false is accepted.",
@@ -274,49 +282,49 @@ _DEFINITIONS = (
         name="retention.bytes",
         kind=long(-LONG_MAX - 1),
         default="-1",
-        synonyms=("log.retention.bytes",),
+        synonym="log.retention.bytes",
         doc="How large one partition may grow before its oldest segments are dropped; negative for no limit.",
     ),
     Definition(
         name="retention.ms",
         kind=long(-1),
         default="604800000",
-        synonyms=("log.retention.ms",),
+        synonym="log.retention.ms",
         doc="How long a segment is kept after its newest record's timestamp; -1 for ever.",
     ),
     Definition(
         name="segment.bytes",
         kind=integer(MEBIBYTE),
         default="1073741824",
-        synonyms=("log.segment.bytes",),
+        synonym="log.segment.bytes",
         doc="The size at which a segment's file is closed and the next one is created. Retention drops whole segments.",
     ),
     Definition(
         name="segment.index.bytes",
         kind=integer(4),
         default="10485760",
-        synonyms=("log.index.size.max.bytes",),
+        synonym="log.index.size.max.bytes",
         doc="The size of a segment's offset index at which the next segment is created.",
     ),
     Definition(
         name="segment.jitter.ms",
         kind=long(0),
         default="0",
-        synonyms=("log.roll.jitter.ms",),
+        synonym="log.roll.jitter.ms",
         doc="The most by which a segment is rolled early, so that many partitions do not roll at once.",
     ),
     Definition(
         name="segment.ms",
         kind=long(1),
         default="604800000",
-        synonyms=("log.roll.ms",),
+        synonym="log.roll.ms",
         doc="How long records go into one segment before the next one is created, even if it is not full.",
     ),
     Definition(
         name="unclean.leader.election.enable",
         kind=boolean(),
         default="false",
-        synonyms=("unclean.leader.election.enable",),
+        synonym="unclean.leader.election.enable",
         refused="a leader that lacks acknowledged records would lose them, and Penstock loses nothing that "
         "it acknowledged. Leave this config out",
         doc="Whether a replica that lacks acknowledged records may lead. Only false is accepted.",
@@ -324,11 +332,3 @@ _DEFINITIONS = (
 )
 
 TOPIC_CONFIGS: dict[str, Definition] = {definition.name: definition for definition in _DEFINITIONS}
-
-FORMER_CONFIGS: dict[str, str] = {
-    "message.downconversion.enable": "Kafka 4 removed it together with the old message formats; leave it out",
-    "message.format.version": "Kafka 4 removed it: records are always in format v2; leave it out",
-    "message.timestamp.difference.max.ms": "Kafka 4 removed it; use message.timestamp.before.max.ms and "
-    "message.timestamp.after.max.ms",
-}
-"""Names that older versions of Kafka had. They are refused with a sentence that says what to use instead."""

@@ -1,8 +1,8 @@
 """Group configs: the settings of a queue (a share group), by the names that Kafka's tools use.
 
 They are cluster metadata under the group's name (config resource type 32, GROUP), and may be set before the group
-exists. `share.*` are Kafka's, with wider ranges where there is no reason for Kafka's; `penstock.*` are ours. The
-defaults are the same on every node, so they come from here and from nowhere else.
+exists. `share.*` are Kafka's, with wider ranges where there is no reason for Kafka's; `penstock.*` are ours.
+`ShareGroupSettings`, which a node is started with, has the defaults of some and may narrow their ranges.
 
 Kafka has `consumer.*` and `streams.*` group configs too. They are refused by name: the classic protocol, which consumer
 groups speak here, takes those times from its clients.
@@ -17,8 +17,10 @@ import msgspec
 from penstock.config.definitions import Definition
 from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
 from penstock.config.overrides import invalid_config, nearest, parse_text
+from penstock.config.share_groups import LIMITED, ShareGroupSettings, broker_name
 from penstock.types import Isolation
 
+USUAL = ShareGroupSettings()
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 BY_DURATION = "by_duration"
 DAY_MS = 86_400_000
@@ -221,6 +223,16 @@ _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
+_DEFAULTED = {
+    "session_timeout_ms": "session_timeout_ms",
+    "heartbeat_interval_ms": "heartbeat_interval_ms",
+    "record_lock_duration_ms": "record_lock_duration_ms",
+    "delivery_count_limit": "delivery_count_limit",
+    "partition_max_record_locks": "max_record_locks",
+}
+"""By the fields of ShareGroupSettings: the fields of ShareGroupConfig that they are the defaults of."""
+
+
 def group_definition(name: str) -> Definition:
     """The definition of a group config; KafkaError(INVALID_CONFIG) says why there is none, or suggests the nearest."""
     definition = GROUP_CONFIGS.get(name)
@@ -229,29 +241,32 @@ def group_definition(name: str) -> Definition:
     for prefix, reason in NOT_OFFERED.items():
         if name.startswith(prefix):
             raise invalid_config(f"{name} is not supported: {reason}")
-    raise invalid_config(f"unknown group config {name}{nearest(name, GROUP_CONFIGS)}")
+    raise invalid_config(f"Unknown group config name: {name}{nearest(name, GROUP_CONFIGS)}")
 
 
-def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """A group's own configs, each known and valid, and consistent. KafkaError(INVALID_CONFIG) says what is not."""
+def parse_group_overrides(
+    overrides: Mapping[str, str | None], settings: ShareGroupSettings = USUAL
+) -> dict[str, str]:
+    """A group's own configs, each known and valid, and consistent. KafkaError(INVALID_CONFIG) names what is not."""
     checked: dict[str, str] = {}
     for name, value in overrides.items():
         definition = group_definition(name)
         if value is None:
             raise invalid_config(f"{name} has no value; send a value, or leave it out to use the default")
-        parse_text(definition, value)
+        _check_range(name, parse_text(definition, value), settings)
         checked[name] = value.strip()
-    _check_together(resolve_group(checked))
+    _check_together(resolve_group(checked, settings))
     return checked
 
 
-def resolve_group(overrides: Mapping[str, str]) -> ShareGroupConfig:
+def resolve_group(overrides: Mapping[str, str], settings: ShareGroupSettings = USUAL) -> ShareGroupConfig:
     """A group's complete settings: its own configs, which were checked when they were set, over the defaults.
 
     A config that this version does not know, or a value that it no longer accepts, was set by another version: the
-    default holds instead, because committed metadata must always apply.
+    default holds instead, because committed metadata must always apply. A value outside a range that was narrowed since
+    is moved into it.
     """
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {own: getattr(settings, name) for name, own in _DEFAULTED.items()}
     for name, value in overrides.items():
         definition = GROUP_CONFIGS.get(name)
         try:
@@ -259,7 +274,34 @@ def resolve_group(overrides: Mapping[str, str]) -> ShareGroupConfig:
                 fields.update(_FIELDS[name](definition.kind.parse(value.strip())))
         except ValueError:
             continue
+    for name in LIMITED:
+        low, high = settings.range_of(name)
+        fields[name] = min(max(fields[name], low), high)
     return ShareGroupConfig(**fields)
+
+
+def group_default(definition: Definition, settings: ShareGroupSettings) -> str:
+    """The value of a group's config that was not set."""
+    field = _setting_of(definition.name)
+    return str(getattr(settings, field)) if field in _DEFAULTED else definition.default
+
+
+def _setting_of(name: str) -> str:
+    return name.removeprefix("share.").replace(".", "_")
+
+
+def _check_range(name: str, value: Any, settings: ShareGroupSettings) -> None:
+    """In Kafka's words."""
+    field = _setting_of(name)
+    if field not in LIMITED:
+        return
+    low, high = settings.range_of(field)
+    if value < low:
+        limit = broker_name(f"min_{field}")
+        raise invalid_config(f"{name} must be greater than or equal to {limit} ({low})")
+    if value > high:
+        limit = broker_name(f"max_{field}")
+        raise invalid_config(f"{name} must be less than or equal to {limit} ({high})")
 
 
 def _check_together(config: ShareGroupConfig) -> None:

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 import msgspec
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -60,6 +61,14 @@ def integer(minimum: int, maximum: int = INT_MAX, *, but_not: int | None = None)
         type=ConfigType.INT,
         expected=f"a whole number from {minimum} {upper}{gap}",
         parse=lambda text: _whole(text, minimum, maximum, but_not),
+    )
+
+
+def short(minimum: int) -> Kind:
+    return Kind(
+        type=ConfigType.SHORT,
+        expected=f"a whole number from {minimum} to {SHORT_MAX}",
+        parse=lambda text: _whole(text, minimum, SHORT_MAX, None),
     )
 
 

@@ -1,9 +1,10 @@
 """Makes one NodeConfig of four layers: defaults < TOML file < environment < command line.
 
-All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[replication]`,
-`[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in
-front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
-that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no effect.
+All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[share_groups]`,
+`[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the
+table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
+`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name that is not known is an error that suggests the nearest one, because a
+misspelt setting would silently have no effect.
 
 One file can serve a whole cluster: settings under `[nodes.2]` are for node 2 alone and win over the rest of the file.
 The addresses of the nodes' inter-node ports are then also the seeds, unless the file names others.
@@ -23,6 +24,7 @@ from penstock.config.fields import convert_field
 from penstock.config.limits import Limits
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import nearest
+from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
@@ -37,7 +39,12 @@ SERVICE_LINK = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
-_SECTIONS: dict[str, type] = {"groups": GroupSettings, "replication": ClusterSettings, "limits": Limits}
+_SECTIONS: dict[str, type] = {
+    "groups": GroupSettings,
+    "share_groups": ShareGroupSettings,
+    "replication": ClusterSettings,
+    "limits": Limits,
+}
 _ADDRESSES = ("kafka", "advertise", "http", "cluster", "cluster_advertise")
 _NODES = "nodes"
 _TOPIC_DEFAULTS = "topic_defaults"
@@ -86,7 +93,12 @@ def load_node_config(
     for path, value in (flags or {}).items():
         if value is not None:
             stronger[_known(path, path, value)] = _Setting(path, value, 4)
-    settings = {**from_file, **_of_this_node(nodes, {**from_file, **stronger}, toml_name), **stronger}
+    settings = {
+        **weakest,
+        **from_file,
+        **_of_this_node(nodes, {**from_file, **stronger}, toml_name),
+        **stronger,
+    }
     _settle_storage(settings)
     return _build(settings).validate()
 

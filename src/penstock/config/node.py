@@ -14,6 +14,7 @@ from penstock.config.cluster import ClusterSettings, check_inter_node_port
 from penstock.config.fields import check_fields
 from penstock.config.limits import Limits
 from penstock.config.overrides import parse_overrides, resolve
+from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError, KafkaError
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -29,8 +30,8 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_session_timeout_ms: Annotated[int, Meta(ge=1)] = 6_000
     max_session_timeout_ms: Annotated[int, Meta(ge=1)] = 1_800_000
     initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
-    """How long an empty group's first rebalance waits for more members. 0, as in the settings file that Kafka ships,
-    so that consumers start at once. 3000 saves a large group some rebalances when all its members start together."""
+    """How long an empty group's first rebalance waits for more members. 0, so that consumers of an embedded broker
+    start at once; `penstock serve` has Kafka's 3000, which saves rebalances when the members start together."""
     new_member_join_timeout_ms: Annotated[int, Meta(ge=1)] = 300_000
     """How long a new member may wait for its first generation before it is removed."""
     offsets_retention_minutes: Annotated[int, Meta(ge=1)] = 7 * 24 * 60
@@ -84,6 +85,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     status_topic: Annotated[str, Meta(max_length=249, pattern=r"^[a-zA-Z0-9._-]*$")] = "penstock.status"
     """The topic that the status log is written to. Empty: no status log."""
     groups: GroupSettings = GroupSettings()
+    share_groups: ShareGroupSettings = ShareGroupSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
 
@@ -109,6 +111,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Returns itself, or raises ConfigError that names the first wrong field."""
         check_fields(self)
         self.groups.validate()
+        self.share_groups.validate()
         self.replication.validate()
         self.limits.validate()
         self._check_storage()

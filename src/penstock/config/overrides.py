@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.config.definitions import FORMER_CONFIGS, TOPIC_CONFIGS, Definition
+from penstock.config.definitions import TOPIC_CONFIGS, Definition
 from penstock.config.topic import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
 
@@ -32,13 +32,11 @@ def parse_value(name: str, value: str) -> object:
 
 
 def topic_definition(name: str) -> Definition:
-    """The definition of a topic config; an unknown name is refused with the nearest known one."""
+    """The definition of a topic config. An unknown name is refused in Kafka's words, because clients compare them."""
     definition = TOPIC_CONFIGS.get(name)
-    if definition is not None:
-        return definition
-    if name in FORMER_CONFIGS:
-        raise invalid_config(f"unknown topic config {name}: {FORMER_CONFIGS[name]}")
-    raise invalid_config(f"unknown topic config {name}{nearest(name, TOPIC_CONFIGS)}")
+    if definition is None:
+        raise invalid_config(f"Unknown topic config name: {name}")
+    return definition
 
 
 def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> TopicConfig:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from penstock.cluster import ClusterState, Topic
-from penstock.config import ConfigEntry, describe_topic
+from penstock.config import ConfigEntry, describe_group, describe_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -210,6 +210,13 @@ class Resources:
         """The configs that were set for a group, which need not exist."""
         self.check(caller, operation, ResourceType.GROUP, group_id)
         return self._state.group_configs.get(group_id, {})
+
+    def described_group(
+        self, caller: Caller, group_id: str, operation: Operation, names: Collection[str] | None = None
+    ) -> list[ConfigEntry]:
+        """A group's configs as clients see them."""
+        configs = self.group_configs(caller, group_id, operation)
+        return describe_group(configs, self._state.share_group_settings, names)
 
     # --- the cluster
 

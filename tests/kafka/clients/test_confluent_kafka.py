@@ -177,7 +177,7 @@ def test_topics_are_created_described_grown_configured_and_deleted(
 def test_a_config_that_cannot_be_honoured_is_refused_by_name(admin: AdminClient, unique: Unique) -> None:
     with pytest.raises(KafkaException, match=r"preallocate"):
         make_topic(admin, unique("refused"), preallocate="true")
-    with pytest.raises(KafkaException, match=r"retention.msec.*retention.ms"):
+    with pytest.raises(KafkaException, match=r"Unknown topic config name: retention\.msec"):
         make_topic(admin, unique("refused"), retention_msec="1")
 
 

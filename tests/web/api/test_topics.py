@@ -119,7 +119,7 @@ def test_a_name_that_is_taken_is_409(http: httpx.Client, unique: Unique) -> None
         ({"name": "fine", "partitions": 10**6}, "invalid_partitions", "partitions"),
         ({"name": "fine", "partitions": "3"}, "invalid_field", "partitions"),
         ({"name": "fine", "replication_factor": 9}, "invalid_replication_factor", "replication_factor"),
-        ({"name": "fine", "configs": {"retention.mss": 1}}, "invalid_config", "configs"),
+        ({"name": "fine", "configs": {"retention.mss": 1}}, "invalid_field", "configs"),
         ({"name": "fine", "configs": {"retention.ms": "soon"}}, "invalid_config", "configs"),
         ({"name": "fine", "configs": {"retention.ms": []}}, "invalid_field", "configs[...]"),
         ({"name": "fine", "replicas": 1}, "invalid_field", "replicas"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
-from penstock.config import GROUP_CONFIGS, ConfigEntry, describe_all_nodes, describe_broker, describe_group
+from penstock.config import GROUP_CONFIGS, ConfigEntry, describe_all_nodes, describe_broker
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError, StorageError
@@ -67,7 +67,7 @@ def _entries(
     if resource.resource_type == GROUP:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name is empty: expected a group's name")
-        return describe_group(resources.group_configs(context.caller, name, context.api.on_group), names)
+        return resources.described_group(context.caller, name, context.api.on_group, names)
     node_id = _node_id(context, resource.resource_type, name)
     broker = context.cluster().broker
     if node_id is None:

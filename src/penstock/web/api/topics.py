@@ -221,6 +221,7 @@ class Topics:
         self, client: InnerClient, wanted: NewTopic, *, validate_only: bool = False
     ) -> TopicSummary:
         """Creates a topic; raises Problem if it is refused. `validate_only`: nothing is created."""
+        check_known("configs", wanted.configs, TOPIC_CONFIGS)
         topic = CreatableTopic(
             name=wanted.name,
             num_partitions=DEFAULT if wanted.partitions is None else wanted.partitions,
@@ -252,6 +253,7 @@ class Topics:
         name, wanted = call.params.topic, call.body
         if not wanted.set and not wanted.unset:
             raise wrong("set", "nothing to change: expected `set` or `unset` with at least one config")
+        check_known("set", wanted.set, TOPIC_CONFIGS)
         check_known("unset", wanted.unset, TOPIC_CONFIGS)
         changes = [
             AlterableConfig(name=config, config_operation=SET, value=_config_text(value))
@@ -314,9 +316,10 @@ _CREATION_FIELDS: dict[int, str] = {
 }
 
 
-def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -> None:
-    """Refuses unknown names. Kafka's handlers accept them, for tools that clean up; here they are typing errors."""
-    for name in unset:
+def check_known(field: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    """Refuses unknown names and suggests known ones. Kafka's handlers use Kafka's words, and accept it if tools that
+    clean up unset unknown names."""
+    for name in names:
         if name not in known:
             told = nearest(name, known) or f"; expected one of {', '.join(sorted(known))}"
             raise wrong(field, f"unknown config {name}{told}")
