@@ -1,5 +1,6 @@
 """Shared by all tests: brokers in this process, on free ports of 127.0.0.1."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ settings.load_profile("penstock")
 # the processes that they start, so `make test &` needs Python's own handler as much as `make test` does.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Brokers that tests start as processes: consumers should not wait three seconds for more members.
+os.environ["PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS"] = "0"
 
 HERE = Path(__file__).parent
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock import Broker
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]
+PATIENCE_SECONDS = 40.0
 ANYWHERE = ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
 Serve = Callable[..., "subprocess.Popen[str]"]
 
@@ -66,6 +68,28 @@ def test_it_prints_its_listeners_then_ready_and_stops_on_a_signal(
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
+
+
+def rebalance_delay_ms(bootstrap: str) -> str | None:
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    configs = admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
+    value: str | None = configs["group.initial.rebalance.delay.ms"].value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("flags", "delay_ms"), [((), "3000"), (("--set", "groups.initial_rebalance_delay_ms=0"), "0")]
+)
+def test_a_new_group_waits_for_more_members_as_in_kafka_unless_told_otherwise(
+    flags: tuple[str, ...], delay_ms: str, serve: Serve
+) -> None:
+    said = until_ready(serve("--memory", *ANYWHERE, *flags))
+    assert rebalance_delay_ms(said["kafka"]) == delay_ms
+
+
+def test_a_new_group_of_an_embedded_broker_does_not_wait(broker: Broker) -> None:
+    assert rebalance_delay_ms(broker.bootstrap_servers) == "0"
 
 
 def test_memory_leaves_no_file(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +149,7 @@ def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, 
     ("flags", "said"),
     [
         (["--kafka", "nonsense"], "kafka='nonsense'"),
-        (["--memory", "--data-dir", "here"], "choose one"),
+        (["--memory", "--data-dir", "here"], "remove one of them"),
         (["--set", "num_partitons=3"], "num_partitions"),
         (["--kafka", "0.0.0.0:0", "--memory"], "--advertise"),
         (["--seeds", "127.0.0.1:7001"], "--cluster HOST:PORT"),

@@ -243,6 +243,6 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def _environment() -> dict[str, str]:
-    """Without settings of the developer's own broker."""
+    """Without settings of the developer's own broker. Consumers should not wait for more members."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**own, "PYTHONUNBUFFERED": "1"}
+    return {**own, "PYTHONUNBUFFERED": "1", "PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS": "0"}

@@ -11,6 +11,8 @@ from penstock.cli.problem import Problem
 
 STOP_TIMEOUT_S = 30.0
 STDERR_SHOWN_LINES = 5
+AT_ONCE = ("--set", "groups.initial_rebalance_delay_ms=0")
+"""The demo and the benchmarks start one consumer at a time, and should not wait for others."""
 
 
 class BrokerProcess:
@@ -19,7 +21,8 @@ class BrokerProcess:
     def __init__(self, folder: Path, *flags: str, port: int = 0) -> None:
         self._errors = folder / "stderr.txt"
         began = time.perf_counter()
-        command = [sys.executable, "-m", "penstock.cli", "serve", "--kafka", f"127.0.0.1:{port}", *flags]
+        command = [sys.executable, "-m", "penstock.cli", "serve", "--kafka", f"127.0.0.1:{port}"]
+        command += [*AT_ONCE, *flags]
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, env=clean_environment(), text=True

@@ -19,6 +19,7 @@ from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.config import NodeConfig, load_node_config
+from penstock.config.node import SERVER_REBALANCE_DELAY_MS
 from penstock.errors import (
     ConfigError,
     CorruptLog,
@@ -99,6 +100,7 @@ def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
             environment=os.environ,
             toml_text=config_file.read_text() if config_file else "",
             toml_name=str(config_file or ""),
+            defaults={"groups.initial_rebalance_delay_ms": SERVER_REBALANCE_DELAY_MS},
         )
     except (OSError, UnicodeDecodeError) as failure:
         raise Misconfigured(f"cannot read {config_file}: {failure}") from None

@@ -20,7 +20,7 @@ import msgspec
 from penstock.config.address import Address
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
 from penstock.config.kinds import LONG_MAX, ConfigSource, Kind, boolean, integer, long, short, text, words
-from penstock.config.node import NodeConfig
+from penstock.config.node import SERVER_REBALANCE_DELAY_MS, GroupSettings, NodeConfig
 from penstock.config.overrides import nearest, parse_value
 from penstock.config.share_groups import ShareGroupSettings, broker_name
 from penstock.errors import ErrorCode, KafkaError
@@ -262,4 +262,6 @@ def _http_url(config: NodeConfig) -> str:
     return f"http://{Address(host, config.http.port)}"
 
 
-_DEFAULT_FACTS = _facts(NodeConfig())
+_DEFAULT_FACTS = _facts(
+    NodeConfig(groups=GroupSettings(initial_rebalance_delay_ms=SERVER_REBALANCE_DELAY_MS))
+)

@@ -77,10 +77,11 @@ def load_node_config(
     environment: Mapping[str, str] | None = None,
     toml_text: str = "",
     toml_name: str = "config file",
+    defaults: Mapping[str, object] | None = None,
 ) -> NodeConfig:
     """The valid NodeConfig that the layers add up to; ConfigError says which setting of which layer is wrong.
 
-    A flag whose value is None was not given.
+    A flag whose value is None was not given. `defaults` replace some of NodeConfig's.
     """
     document = _parsed(toml_text, toml_name)
     nodes = _node_tables(document.pop(_NODES, {}), toml_name)
@@ -93,6 +94,7 @@ def load_node_config(
     for path, value in (flags or {}).items():
         if value is not None:
             stronger[_known(path, path, value)] = _Setting(path, value, 4)
+    weakest = {path: _Setting(path, value, 0) for path, value in (defaults or {}).items()}
     settings = {
         **weakest,
         **from_file,

@@ -20,6 +20,8 @@ from penstock.errors import ConfigError, KafkaError
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+SERVER_REBALANCE_DELAY_MS = 3_000
+"""Kafka's group.initial.rebalance.delay.ms, for brokers that are processes of their own."""
 USUAL_REPLICAS = 3
 """Enough to lose one and still have a majority."""
 
