@@ -1,5 +1,7 @@
-"""A real disk that fails on request."""
+"""A real disk that fails on request, or is slow."""
 
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,17 +12,26 @@ from penstock.log import File, OsDisk
 
 class FaultyDisk(OsDisk):
     """`full`: no write finds space, whole files neither. `broken_flush`: flushing a file whose path contains it fails.
-    `surprise`: syncing the whole disk fails with an unexpected exception."""
+    `surprise`: syncing the whole disk fails with an unexpected exception. `flush_seconds`: every flush takes this long.
+    `may_flush`: while it is not set, no flush ends."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
         self.full = False
         self.broken_flush: str | None = None
         self.surprise = False
+        self.flush_seconds = 0.0
+        self.may_flush = threading.Event()
+        self.may_flush.set()
+
+    def delay_flush(self) -> None:
+        time.sleep(self.flush_seconds)
+        self.may_flush.wait()
 
     def sync_all(self) -> None:
         if self.surprise:
             raise ZeroDivisionError("injected")
+        self.delay_flush()
         super().sync_all()
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
@@ -56,6 +67,7 @@ class FaultyFile:
     def flush(self) -> None:
         if self._disk.broken_flush is not None and self._disk.broken_flush in self._path:
             raise StorageError(f"{self._path}: flush failed (injected)")
+        self._disk.delay_flush()
         self._file.flush()
 
     def read_at(self, position: int, count: int) -> bytes:

@@ -1,6 +1,9 @@
 """ListOffsets and OffsetForLeaderEpoch: the offsets of a time, of the log's ends, or of the end of a leader epoch."""
 
+import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import suppress
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
@@ -27,9 +30,13 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 UNKNOWN = -1
 OFFSET_NOT_AVAILABLE_SINCE_VERSION = 5
 """Older clients do not know this error and get LEADER_NOT_AVAILABLE."""
+FLUSH_WAIT_SECONDS = 5.0
+"""A flush takes milliseconds. If the disk hangs for longer, clients get the end of the flushed records, rather than no
+response: most wait 10 s or more for one."""
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    await _flush_first(context, request)
     isolation = Isolation.from_wire(request.isolation_level)
     return ListOffsetsResponse(
         topics=[
@@ -40,6 +47,31 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
             for topic in request.topics
         ]
     )
+
+
+async def _flush_first(context: RequestContext, request: ListOffsetsRequest) -> None:
+    """Waits for the flush of the records that are in the logs now. Some of their producers may have an answer
+    (acks=1): one that asks for the end of the log, or for a time, expects to find its records."""
+    unflushed = list(_unflushed(context, request))
+    if unflushed:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_WAIT_SECONDS):
+                for partition, end in unflushed:
+                    await partition.flushed_to(end)
+
+
+def _unflushed(context: RequestContext, request: ListOffsetsRequest) -> Iterator[tuple[Partition, Offset]]:
+    """Partitions whose log goes on above the watermark, and the end of their log, where the answer depends on it."""
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+                continue
+            with suppress(KafkaError):  # its row of the response will say so
+                partition = context.led_partition(
+                    topic.name, wanted.partition_index, wanted.current_leader_epoch
+                )
+                if partition.high_watermark < partition.log.end_offset:
+                    yield partition, partition.log.end_offset
 
 
 def _list_one(

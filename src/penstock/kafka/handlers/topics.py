@@ -7,11 +7,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from uuid import uuid4
 
 from penstock.cluster import ClusterState, MetadataRecord, NewTopic, Topic, TopicCreated, decisions
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.offsets import FLUSH_WAIT_SECONDS
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -39,12 +41,15 @@ from penstock.kafka.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from penstock.node import Node
+from penstock.node import Node, Partition
 from penstock.types import Offset
 
 log = logging.getLogger("penstock.kafka")
 
 Records = Sequence[MetadataRecord]
+
+ALL_RECORDS = -1
+"""Instead of an offset, in DeleteRecords."""
 
 
 class _Change:
@@ -258,6 +263,7 @@ async def _delete_before(
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: its cleanup.policy has neither delete nor acked"
             )
+        await _flush_first(partition, wanted.offset, timeout_ms)
         low_watermark = partition.delete_records(Offset(wanted.offset))
         async with asyncio.timeout(max(timeout_ms, 1) / 1000):
             await partition.start_is_known()
@@ -270,3 +276,12 @@ async def _delete_before(
         log.error("delete records: %s", trouble)
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return result
+
+
+async def _flush_first(partition: Partition, before: int, timeout_ms: int) -> None:
+    """Waits for the flush of the records to delete: their producers may have an answer already (acks=1), and they count
+    as records that do not exist until they are flushed."""
+    end = partition.log.end_offset if before == ALL_RECORDS else Offset(before)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(min(max(timeout_ms, 1) / 1000, FLUSH_WAIT_SECONDS)):
+            await partition.flushed_to(end)

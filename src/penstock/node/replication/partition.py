@@ -300,6 +300,25 @@ class Partition:
         self._consensus.prefix_deleted()
         return self.log.start_offset
 
+    async def flushed_to(self, end: Offset) -> None:
+        """Returns when a lone replica has flushed its log up to `end`, so that readers see all records below it.
+
+        acks=1 is answered before the flush. Without this wait, a client that asks for the end after such an answer
+        would not find its records. Returns at once if a flush cannot get there: `end` is not in the log, or the disk
+        has failed. It does not wait for other replicas: with several, acks=1 promises nothing about the watermark, in
+        Kafka neither. The caller bounds the wait."""
+        while self.high_watermark < end <= self.log.end_offset and self._flushes_alone:
+            waiter = FetchWaiter(0, self._loop.create_future())
+            self.add_waiter(waiter)
+            try:
+                await waiter.future
+            finally:
+                self.remove_waiter(waiter)
+
+    @property
+    def _flushes_alone(self) -> bool:
+        return self.leads and not self.is_replicated and self.offline_reason is None
+
     async def start_is_known(self) -> None:
         """Returns when all replicas in sync have been told where the log starts: the next leader, whichever it is, does
         not start earlier. Raises KafkaError when this node stops leading."""
