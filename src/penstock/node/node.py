@@ -31,6 +31,7 @@ from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
 from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.metadata.new_partitions import NewPartitionWaits
 from penstock.node.metrics import NodeMetrics
 from penstock.node.parts import Part, Parts
 from penstock.node.queues.queues import Queues
@@ -99,6 +100,9 @@ class Node:
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
+        self.new_partitions = NewPartitionWaits(
+            state=state, view=self.view, calls=self.calls, is_alone=self.is_alone
+        )
         self.record_forwarder = RecordForwarder(
             state=state, partitions=self.partitions, controller=self.controller, calls=self.calls
         )

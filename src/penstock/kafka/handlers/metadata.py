@@ -1,7 +1,5 @@
 """Metadata and DescribeTopicPartitions: the topics there are and the leaders of their partitions."""
 
-import asyncio
-
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
@@ -29,7 +27,6 @@ ALL_TOPICS_BY_EMPTY_LIST_VERSION = 0
 
 NO_LEADER = -1
 LEADERS_WITHIN_SECONDS = 1.0
-LOOK_AGAIN_SECONDS = 0.01
 
 PAGE_PARTITIONS_MAX = 2000
 """The most that one page of DescribeTopicPartitions holds, as in Kafka."""
@@ -100,12 +97,7 @@ async def _create(context: RequestContext, name: str) -> Topic:
     node.resources.check_create_topic(context.caller, name)
     await node.controller.create_topic(name, caller=context.caller)
     topic = context.topic(name)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + LEADERS_WITHIN_SECONDS
-    while loop.time() < deadline:
-        if all(node.view.partition(topic, index).leader != NO_LEADER for index in range(topic.partitions)):
-            break
-        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    await node.new_partitions.known_here(name, LEADERS_WITHIN_SECONDS)
     return topic
 
 

@@ -57,7 +57,7 @@ class _Change:
 
     def __init__(self, node: Node, *, validate_only: bool = False) -> None:
         self._node = node
-        self._validate_only = validate_only
+        self.validate_only = validate_only
         self._wanted: list[tuple[int, Callable[[ClusterState], Records]]] = []
         self.errors: dict[int, KafkaError] = {}
         self.decided: dict[int, Records] = {}
@@ -87,7 +87,19 @@ class _Change:
             for record in self.decided[index]:
                 trial.apply(record)
             records.extend(self.decided[index])
-        return [] if self._validate_only else records
+        return [] if self.validate_only else records
+
+    def succeeded(self, names: Iterable[str]) -> list[str]:
+        """Those of the request's topics, in its order, whose change was committed."""
+        return [
+            name for index, name in enumerate(names) if index in self.decided and index not in self.errors
+        ]
+
+
+async def _led(node: Node, change: _Change, topics: Iterable[str], timeout_ms: int) -> None:
+    """Returns when clients can use the new partitions, or after the request's timeout: they exist in any case."""
+    created = [] if change.validate_only else change.succeeded(topics)
+    await node.new_partitions.known_everywhere(created, max(timeout_ms, 0) / 1000)
 
 
 def _twice(names: Iterable[str]) -> set[str]:
@@ -114,6 +126,7 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
         except KafkaError as refused:
             change.errors[index] = refused
     await change.commit()
+    await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
     return CreateTopicsResponse(
         topics=[_created(context.node, topic, index, change) for index, topic in enumerate(request.topics)]
     )
@@ -215,6 +228,7 @@ async def create_partitions(
         except KafkaError as refused:
             change.errors[index] = refused
     await change.commit()
+    await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
     return CreatePartitionsResponse(
         results=[_grown(topic, change.errors.get(index)) for index, topic in enumerate(request.topics)]
     )

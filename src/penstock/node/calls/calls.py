@@ -110,6 +110,10 @@ class Calls(Part):
         await asyncio.gather(*map(ask, nodes))
         return found
 
+    async def next_change(self) -> None:
+        """Returns when this node has learned of a leader, or has applied metadata."""
+        await self._changed.wait()
+
     def retry(self) -> Retry:
         """The policy for a request to many targets, whose parts are repeated one by one."""
         return Retry(self._changed)

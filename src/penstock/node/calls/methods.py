@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.cluster import NodeRegistered
 from penstock.node.calls.messages.controller import (
+    AwaitLeaders,
     CreateInternalTopic,
     CreateTopic,
     DecommissionNode,
@@ -120,6 +121,9 @@ REPORT_VOTERS = _row(6, "report_voters", ReportVoters, NoneType, repeatable=True
 REPORT_DAMAGE = _row(7, "report_damage", ReportDamage, NoneType, repeatable=True)
 DECOMMISSION_NODE = _row(8, "decommission_node", DecommissionNode, NoneType, repeatable=True)
 REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, repeatable=True)
+
+# Each node, asked by the controller after it has created partitions.
+AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, repeatable=True)
 
 # The leader of a partition. A batch that is appended twice is a duplicate; the broker's own records bear that.
 TRANSFER_LEADERSHIP = _row(20, "transfer_leadership", TransferLeadership, NoneType, repeatable=True)

@@ -1,5 +1,7 @@
 """Requests to the controller, and to a leader about its leadership."""
 
+from uuid import UUID
+
 import msgspec
 
 from penstock.cluster.decisions import DEFAULT
@@ -12,6 +14,20 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True):
     name: str
     partitions: int = DEFAULT
     configs: dict[str, str] = {}
+
+
+class NewPartitions(msgspec.Struct, frozen=True, array_like=True):
+    """A topic that has this many partitions now."""
+
+    topic_id: UUID
+    partitions: int
+
+
+class AwaitLeaders(msgspec.Struct, frozen=True, array_like=True):
+    """Answered when the node knows a leader of each partition of these topics, or after this time."""
+
+    topics: list[NewPartitions]
+    within_ms: int
 
 
 class CreateInternalTopic(msgspec.Struct, frozen=True, array_like=True):
