@@ -1,8 +1,11 @@
 """Consumer groups, compacted topics and idempotent producers when their leader is lost."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -53,6 +56,44 @@ def test_a_group_keeps_its_offsets_and_goes_on_when_its_coordinator_is_killed(tm
             assert seen == list(range(len(seen))), "nothing left out, nothing read twice"
         assert_kept(cluster, load)
         assert committed(cluster) >= promised
+
+
+def test_no_client_is_sent_to_a_coordinator_that_was_killed(tmp_path: Path) -> None:
+    with Cluster(tmp_path, flags=["--set", "groups.offsets_topic_partitions=4"]) as cluster:
+        create_topic(cluster, TOPIC)
+        committed(cluster)
+        victim = cluster[coordinator(cluster)]
+        victim.kill()
+        for node in cluster.running:
+            node.wait_said("connection with", f"node {victim.node_id} ", "ended")
+        answers: list[int] = []
+        for node in cluster.running:
+            answers += asyncio.run(find_until_answered(node.bootstrap_servers))
+        assert set(answers) <= {node.node_id for node in cluster.running}
+        assert cluster.bugs() == []
+
+
+async def find_until_answered(bootstrap_servers: str) -> list[int]:
+    """Asks until an answer names a coordinator that is alive; all coordinators that were named until then."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    named: list[int] = []
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not await is_reached(admin, named):
+                await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+    return named
+
+
+async def is_reached(admin: AIOKafkaAdminClient, named: list[int]) -> bool:
+    try:
+        named.append(await admin.find_coordinator(GROUP))
+        await admin.list_consumer_group_offsets(GROUP, group_coordinator_id=named[-1])
+    except AioKafkaError:
+        return False
+    return True
 
 
 def read_on(member: Consumer, count: int) -> list[int]:

@@ -1,9 +1,11 @@
 """Real clients of a cluster: leaders and coordinators move, a node stops and returns, and nothing is lost."""
 
 import asyncio
+import logging
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import pytest
@@ -14,6 +16,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as PythonTopic
 
+from penstock.groups import offsets_partition
+from penstock.raft import Refused
+from tests.faults.patience import eventually
 from tests.kafka.trio import Trio
 
 T = TypeVar("T")
@@ -230,6 +235,44 @@ def test_administration_by_librdkafka_reaches_the_controller_from_any_node(
         assert sorted(node.id for node in cluster.nodes) == [1, 2, 3]
         assert cluster.controller.id == trio.controller()
         admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
+
+
+def test_a_coordinator_that_hands_over_its_leadership_logs_no_error(
+    trio: Trio, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses to store offsets meanwhile, which is ordinary: the member asks again."""
+    caplog.set_level(logging.INFO, "penstock")
+    member = Consumer(
+        {"bootstrap.servers": trio.bootstrap_servers, "group.id": topic, "log_level": 0, **FAST}
+    )
+    stored = TopicPartition(topic, 0, 7)
+    eventually(lambda: commits(member, stored), "a commit")
+    index = offsets_partition(topic, trio.node(1).metadata.state.topics[OFFSETS_TOPIC].partitions)
+    eventually(lambda: is_refused(trio, index, member, stored, caplog), "a write during a hand-over")
+    eventually(lambda: commits(member, stored), "a commit")
+    member.close()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def is_refused(
+    trio: Trio, index: int, member: Consumer, offset: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> bool:
+    """Commits while the coordinator waits for the next one, which lacks the first commit."""
+    leader = trio.leader(OFFSETS_TOPIC, index)
+    to = trio.replica(follower(trio, OFFSETS_TOPIC, index), OFFSETS_TOPIC, index).replica.me
+    with trio.cut_off(to.node), suppress(Refused):
+        commits(member, offset)
+        trio.call(lambda: trio.replica(leader, OFFSETS_TOPIC, index).replica.consensus.transfer(to))
+        commits(member, offset)
+    return any("cannot store its state" in line for line in caplog.messages)
+
+
+def commits(member: Consumer, offset: TopicPartition) -> bool:
+    try:
+        member.commit(offsets=[offset], asynchronous=False)
+    except KafkaException:
+        return False
+    return True
 
 
 # --- kafka-python, aiokafka, kcat

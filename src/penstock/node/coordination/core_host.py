@@ -22,6 +22,8 @@ from penstock.types import Term
 
 log = logging.getLogger("penstock.coordination")
 
+CANNOT_STORE = "the coordinator on %s cannot store its state: %s"
+
 T = TypeVar("T")
 
 LOAD_AT_ONCE_BYTES = 128 * 1024
@@ -246,7 +248,9 @@ class CoreHost(Generic[C]):
         try:
             appended = append_records(partition, records, self._clock.wall_ms())
         except PenstockError as refused:
-            log.error("%s: %s", partition.name, refused)
+            # A change of leader is nothing that an operator should look at: clients repeat their request at the next.
+            moved = isinstance(refused, KafkaError) and refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            log.log(logging.INFO if moved else logging.ERROR, CANNOT_STORE, partition.name, refused)
             self._report(writes, False)
             return
         committed = partition.committed_at(appended)

@@ -83,9 +83,12 @@ class ClusterView:
         next one is elected, that is this node: it forwards such requests as soon as there is a controller again. A
         client that was sent to a dead node would wait for that node to answer."""
         known = self.controller_id
-        if known in (NO_LEADER, self._me.node_id) or self._connected is None:
-            return known
-        return known if NodeId(known) in self._connected() else self._me.node_id
+        return known if known == NO_LEADER or self._is_reached(known) else self._me.node_id
+
+    def _is_reached(self, node_id: int) -> bool:
+        """Whether this node is connected with that one. A connection breaks at once when its process is killed; the
+        election of other leaders takes seconds more."""
+        return node_id == self._me.node_id or self._connected is None or NodeId(node_id) in self._connected()
 
     def partition(self, topic: Topic, index: int) -> PartitionFacts:
         known = self._leaders.get(GroupId(topic.topic_id, index))
@@ -99,12 +102,14 @@ class ClusterView:
         return PartitionFacts(leader, known.term, replicas, in_sync if leader != NO_LEADER else (), offline)
 
     def coordinator(self, group_id: str) -> Broker:
-        """The node that coordinates a consumer group; KafkaError while that is not known."""
+        """The node that coordinates a consumer group; KafkaError while that is not known, or while it cannot be reached
+        from here: it was probably killed. A client that was sent there would try to connect with it until another
+        node coordinates the group; with this error it asks again, this node or another."""
         topic = self._state.topics.get(OFFSETS_TOPIC)
         if topic is not None:
             index = offsets_partition(group_id, topic.partitions)
             leader = self.broker(self.partition(topic, index).leader)
-            if leader is not None:
+            if leader is not None and self._is_reached(leader.node_id):
                 return leader
         raise KafkaError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is not known yet"
