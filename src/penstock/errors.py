@@ -3,6 +3,7 @@
 PenstockError
  ├── KafkaError          a client's mistake: answered with its code, one log line, nothing else
  │    ├── BatchError     a record batch that does not match its header
+ │    ├── RefusedRecords a topic's rules refuse some records of a batch, and so the batch: names the records
  │    ├── NotExecuted    a node refused a request before it did anything for it
  │    └── Unanswered     another node was asked and did not answer
  ├── ProtocolViolation   a peer's bytes are not the protocol: its connection is closed
@@ -144,6 +145,15 @@ class BatchError(KafkaError):
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, message)
+
+
+class RefusedRecords(KafkaError):
+    """A topic's rules refuse some records of a batch, and so the whole batch."""
+
+    def __init__(self, code: ErrorCode, message: str, reasons: dict[int, str]) -> None:
+        """`reasons`: why a record is refused, by its index in the batch."""
+        super().__init__(code, message)
+        self.reasons = reasons
 
 
 class NotExecuted(KafkaError):

@@ -18,7 +18,7 @@ from kafka.admin import NewTopic as PythonTopic
 
 from penstock.groups import offsets_partition
 from penstock.raft import Refused
-from tests.faults.patience import eventually
+from tests.faults.waiting import eventually
 from tests.kafka.trio import Trio
 
 T = TypeVar("T")

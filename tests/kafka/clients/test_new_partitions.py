@@ -12,7 +12,7 @@ from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import metadata
 from penstock.node.metadata import new_partitions
-from tests.kafka.asking import ask, describe
+from tests.kafka.requests import ask, describe
 from tests.kafka.trio import Trio
 from tests.web.web_trio import WebTrio
 

@@ -13,12 +13,13 @@ import msgspec
 
 from penstock.batch import BatchHeader, check_produced
 from penstock.batch.header import CODEC_MASK, LENGTH_OVERHEAD, TRANSACTIONAL_BIT
-from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.errors import ErrorCode, KafkaError, RefusedRecords, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import MOVED, Hints
 from penstock.kafka.handlers.topic_rules import TopicRules
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.kafka.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -121,6 +122,8 @@ class _Production(msgspec.Struct):
             return row
         except KafkaError as mistake:
             row.base_offset, row.error_code, row.error_message = -1, mistake.code, mistake.message
+            if isinstance(mistake, RefusedRecords):
+                row.record_errors = _name_records(mistake)
             return row
         except StorageError as refused:
             code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -184,6 +187,13 @@ class _Production(msgspec.Struct):
         batch, header = self.rules.apply(batch, header, config, node.clock.wall_ms())
         most = self.rules.inflatable(config)
         return memory.append(batch, header, self.rules.message_ids(batch, header, config), most)
+
+
+def _name_records(refused: RefusedRecords) -> list[BatchIndexAndErrorMessage]:
+    return [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+        for index, reason in refused.reasons.items()
+    ]
 
 
 def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceResponse:

@@ -5,12 +5,14 @@ so there is a bound on how much one request may make the broker decompress: a fe
 megabytes.
 """
 
+from struct import iter_unpack
+
 import msgspec
 
 from penstock.batch import BatchHeader, recompress, scan_batch
-from penstock.batch._scan import NULL_KEY, NULL_VALUE
+from penstock.batch._scan import NULL_KEY, NULL_VALUE, Columns
 from penstock.config import TopicConfig
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, RefusedRecords
 from penstock.node.dedup.message_ids import MessageId, read_ids
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -22,26 +24,42 @@ INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
 MESSAGE_IDS_PER_REQUEST = 100_000
 """Message ids cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
 
+NAMED_RECORDS_PER_REQUEST = 10_000
+"""A response names so many refused records, with a hundred bytes each. Clients take the others for good records in a
+bad batch. They put at most some 10,000 messages into a batch."""
+
+NO_BOUND = 2**63 - 1
+"""message.timestamp.before.max.ms where any time in the past is allowed, by default."""
+NO_TIMESTAMP = -1
+
+NO_KEY = "Compacted topic cannot accept message without key"
+"""As Kafka words it."""
+
 
 class TopicRules(msgspec.Struct):
     """Applies topics' rules to the batches of one request. The fields say how much work the request may still cause."""
 
     bytes_left: int = INFLATED_BYTES_PER_REQUEST
     ids_left: int = MESSAGE_IDS_PER_REQUEST
+    named_left: int = NAMED_RECORDS_PER_REQUEST
 
     def apply(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
     ) -> tuple[memoryview, BatchHeader]:
         """The batch as the topic's rules require it, or KafkaError."""
-        if config.cleanup_compact:
-            self._require_keys(batch, header, config)
+        is_timed = not config.message_timestamp_log_append  # otherwise the log stamps its own
+        is_too_new = is_timed and header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        # The header has the latest time of its records, and no earliest.
+        is_timed = is_too_new or (is_timed and config.message_timestamp_before_max_ms < NO_BOUND)
+        if is_timed or config.cleanup_compact:
+            self._check_records(batch, header, config, now_ms if is_timed else None)
+        if is_too_new:
+            message = (
+                f"max_timestamp={header.max_timestamp}, which no record has, is too far ahead of {now_ms}"
+            )
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, message)
         if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
             batch, header = self._recompress(batch, header, config)
-        if not config.message_timestamp_log_append and (  # otherwise the log stamps its own
-            header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
-            or 0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
-        ):
-            raise _wrong_timestamp(header, config, now_ms)
         return batch, header
 
     def message_ids(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> list[MessageId]:
@@ -60,11 +78,28 @@ class TopicRules(msgspec.Struct):
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
         return min(self.bytes_left, INFLATION_MAX * config.max_message_bytes)
 
-    def _require_keys(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
+    def _check_records(
+        self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int | None
+    ) -> None:
+        """RefusedRecords names the records without a key, and, if there is a `now_ms`, those with a time out of range.
+        As in Kafka, a record has one reason, and INVALID_TIMESTAMP is the batch's code if any record has it."""
         _, payload, columns = scan_batch(batch, header=header, max_bytes=self.inflatable(config))
         self.bytes_left -= len(payload)
-        if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on each record")
+        keyless = _keyless(columns) if config.cleanup_compact else {}
+        misdated = _misdated(columns, config, now_ms) if now_ms is not None else {}
+        refused = sorted(keyless.keys() | misdated.keys())
+        if not refused:
+            return
+        named = {
+            index: NO_KEY if index in keyless else _out_of_range(misdated[index], config, now_ms or 0)
+            for index in refused[: max(self.named_left, 1)]
+        }
+        self.named_left -= len(named)
+        code = ErrorCode.INVALID_TIMESTAMP if misdated.keys() - keyless.keys() else ErrorCode.INVALID_RECORD
+        message = (
+            f"{len(refused)} of {columns.rows} records are refused; record {refused[0]}: {named[refused[0]]}"
+        )
+        raise RefusedRecords(code, message, named)
 
     def _recompress(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig
@@ -90,15 +125,28 @@ def _level(config: TopicConfig) -> int | None:
     return levels.get(config.compression_type)
 
 
-def _wrong_timestamp(header: BatchHeader, config: TopicConfig, now_ms: int) -> KafkaError:
-    newest, oldest = header.max_timestamp, header.base_timestamp
-    message = (
-        f"timestamp {oldest} is more than message.timestamp.before.max.ms="
-        f"{config.message_timestamp_before_max_ms} behind the broker's clock ({now_ms})"
-    )
-    if newest - now_ms > config.message_timestamp_after_max_ms:
-        message = (
-            f"timestamp {newest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of the broker's clock ({now_ms})"
-        )
-    return KafkaError(ErrorCode.INVALID_TIMESTAMP, message)
+def _keyless(columns: Columns) -> dict[int, None]:
+    """The records without a key."""
+    nulls = columns.nulls
+    if NULL_KEY not in nulls and NULL_KEY | NULL_VALUE not in nulls:
+        return {}
+    return {index: None for index, null in enumerate(nulls) if null & NULL_KEY}
+
+
+def _misdated(columns: Columns, config: TopicConfig, now_ms: int) -> dict[int, int]:
+    """The records with a time that the topic does not allow, and that time."""
+    first = now_ms - config.message_timestamp_before_max_ms
+    last = now_ms + config.message_timestamp_after_max_ms
+    return {
+        index: time_ms
+        for index, (time_ms,) in enumerate(iter_unpack("<q", columns.timestamps))
+        if not first <= time_ms <= last and time_ms != NO_TIMESTAMP
+    }
+
+
+def _out_of_range(time_ms: int, config: TopicConfig, now_ms: int) -> str:
+    if time_ms > now_ms:
+        bound = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} ahead of"
+    else:
+        bound = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} behind"
+    return f"timestamp {time_ms} is more than {bound} the broker's clock ({now_ms})"
