@@ -11,7 +11,7 @@ the replicas, in order. `play` runs the commands and compares the whole text.
     deliver A B        the oldest message from A to B arrives;  `deliver` alone: all, and those that they cause
     drop A B, repeat A B, swap A B     the oldest message from A to B is lost, comes twice, is overtaken by the next
     settle             save, flush and deliver until nothing is left
-    beat A             A's beat reaches every replica that is not cut off, and so do the answers
+    beat A             A's beat reaches every replica that is not cut off, and so do the answers; a change of members goes on
     refuse N, accept N N finds the entries that it receives damaged, or intact again
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
@@ -28,6 +28,9 @@ from textwrap import dedent
 from penstock.raft import GroupConfig, Message, RaftSettings, Refused, Role
 from penstock.types import Replica
 from tests.raft.machine import SETTINGS, Machine, describe_message, replica
+
+BEAT_S = 0.001
+"""The clock moves by this much before each beat: a beat that was sent before something differs from a later one."""
 
 
 class ScriptedGroup:
@@ -161,6 +164,7 @@ class ScriptedGroup:
     def _do_beat(self, node: str) -> None:
         leader = self.machines[int(node)]
         beat = leader.raft.beat()
+        self.now += BEAT_S
         for peer in self.machines.values():
             if peer is leader or peer.core is None or peer.me in self.cut or leader.me in self.cut:
                 continue
@@ -169,6 +173,8 @@ class ScriptedGroup:
                 leader.raft.answered(self.now, peer.me, beat.term)
             else:
                 leader.do(self.now, leader.raft.refused(self.now, peer.me, peer.raft.term))
+        if leader.raft.changing and leader.raft.next_deadline <= self.now:
+            leader.do(self.now, leader.raft.tick(self.now))
 
     def _do_refuse(self, node: str) -> None:
         self.machines[int(node)].refuses = True

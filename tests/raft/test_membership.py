@@ -56,10 +56,12 @@ def test_one_node_becomes_a_group_of_three() -> None:
         3 commits 5
         3 -> 1 has flushed 5 of 5 in 1
         > deliver
+        > beat 1
         1 writes a configuration
         1 has voters 1 2 3, outgoing 1
         1 -> 2 append 5@1..6 in 1, commit 5
         1 -> 3 append 5@1..6 in 1, commit 5
+        > deliver
         2 writes 91 bytes
         2 has voters 1 2 3, outgoing 1
         3 writes 91 bytes
@@ -172,7 +174,8 @@ def test_a_newcomer_that_never_answers_is_given_up_while_the_voters_take_writes(
         """)
     assert not scripted.machines[1].raft.changing
     scripted.play("""
-        > change 1 1 2
+        >> change 1 1 2
+        > beat 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 6@0..7 in 0, commit 6
@@ -246,6 +249,9 @@ def test_abandoning_a_change_that_waits_for_newcomers_ends_it_at_once() -> None:
     assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
     scripted.play("""
         > change 1 1 2
+        > beat 1
+        2 commits 2
+        3 commits 2
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 2@0..3 in 0, commit 2
@@ -291,6 +297,8 @@ def test_a_joint_configuration_is_not_abandoned() -> None:
         >> flush 2
         >> flush 4
         >> deliver
+        >> beat 1
+        >> deliver
         > abandon 1
         refused: the group's members are being changed
     """)
@@ -310,6 +318,7 @@ def test_the_new_configuration_is_not_abandoned_before_it_is_committed() -> None
     scripted.play("""
         >> elect 1
         >> change 1 1 2
+        >> beat 1
         >> flush 1
         >> deliver
         >> flush 2
@@ -347,6 +356,11 @@ def test_a_change_is_refused_before_the_leader_has_committed_in_its_term() -> No
         3 -> 1 has flushed 1 of 1 in 0
         1 commits 1
         > change 1 1 2
+        > beat 1
+        2 commits 1
+        3 commits 1
+        4 saves term 0
+        4 is follower of 1 in term 0
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -362,12 +376,13 @@ def test_a_truncated_configuration_is_no_longer_in_force() -> None:
     scripted.play("""
         >> elect 1
         >> beat 1
-        >> cut 1
         > change 1 1 2
+        > beat 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 1@0..2 in 0, commit 1
         1 -> 3 append 1@0..2 in 0, commit 1
+        >> cut 1
         >> flush 1
         >> wait 1.0
         >> tick 2
@@ -406,24 +421,26 @@ def test_a_joint_configuration_needs_both_halves() -> None:
         >> flush 5
         > deliver
         1 commits 2
+        > beat 1
+        2 commits 2
+        3 commits 2
+        4 commits 2
+        5 commits 2
         1 writes a configuration
         1 has voters 1 4 5, outgoing 1 2 3
         1 -> 4 append 2@0..3 in 0, commit 2
         1 -> 5 append 2@0..3 in 0, commit 2
         1 -> 2 append 2@0..3 in 0, commit 2
         1 -> 3 append 2@0..3 in 0, commit 2
+        > deliver
         2 writes 97 bytes
         2 has voters 1 4 5, outgoing 1 2 3
-        2 commits 2
         3 writes 97 bytes
         3 has voters 1 4 5, outgoing 1 2 3
-        3 commits 2
         4 writes 97 bytes
         4 has voters 1 4 5, outgoing 1 2 3
-        4 commits 2
         5 writes 97 bytes
         5 has voters 1 4 5, outgoing 1 2 3
-        5 commits 2
         > flush 1
         > flush 2
         2 -> 1 has flushed 3 of 3 in 0
@@ -459,6 +476,8 @@ def test_the_next_leader_finishes_a_joint_change() -> None:
         >> flush 1
         >> flush 2
         >> flush 4
+        >> deliver
+        >> beat 1
         >> deliver
         >> flush 2
         >> flush 3
@@ -523,6 +542,9 @@ def test_a_leader_that_was_removed_steps_down_and_hands_over() -> None:
     scripted.play("""
         >> elect 1
         > change 1 2 3
+        > beat 1
+        2 commits 1
+        3 commits 1
         1 writes a configuration
         1 has voters 2 3, outgoing 1 2 3
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -530,10 +552,8 @@ def test_a_leader_that_was_removed_steps_down_and_hands_over() -> None:
         > settle
         2 writes 94 bytes
         2 has voters 2 3, outgoing 1 2 3
-        2 commits 1
         3 writes 94 bytes
         3 has voters 2 3, outgoing 1 2 3
-        3 commits 1
         2 -> 1 has flushed 2 of 2 in 0
         3 -> 1 has flushed 2 of 2 in 0
         1 commits 2
@@ -585,6 +605,8 @@ def test_removed_replicas_do_not_cause_elections() -> None:
         >> elect 1
         >> cut 3
         > change 1 1 2
+        > beat 1
+        2 commits 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -617,6 +639,8 @@ def test_a_removed_replica_may_still_be_needed_to_elect_a_leader() -> None:
         >> save 2
         >> deliver
         >> flush 2
+        >> deliver
+        >> beat 1
         >> deliver
         >> flush 2
         >> deliver
@@ -736,6 +760,8 @@ def test_a_node_that_lost_its_folder_is_another_replica() -> None:
         1 -> 2 append 3@0..4 in 0, commit 2
         1 -> 3 append 3@0..4 in 0, commit 2
         1 -> 3 append 3@0..4 in 0, commit 2
+        >> settle
+        >> beat 1
         >> settle
         >> settle
         > state
@@ -901,6 +927,8 @@ def test_a_late_newcomer_to_an_idle_group_votes_as_soon_as_it_has_everything() -
         >> beat 1
         >> settle
         >> wait 0.4
+        >> settle
+        >> beat 1
         >> settle
     """)
     config = scripted.machines[1].raft.config

@@ -46,6 +46,8 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         >> elect 1
         >> change 1 1 2
         >> settle
+        >> beat 1
+        >> settle
         >> propose 1 1 1
         >> settle
         >> beat 1
@@ -60,28 +62,28 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         2 writes 88 bytes
         2 has voters 1 2, learners 3
         3 starts at offset 2
-        3 saves term 0
-        3 -> 1 has flushed 0 of 0 in 0
-        2 -> 1 has flushed 7 of 7 in 0
-        1 commits 7
         3 -> 1 rejects 6, maybe 0@-1 in 0
         1 sends its prefix to 3
         3 restarts its log at 6
         3 has voters 1 2
         3 commits 6
         3 -> 1 has flushed 6 of 6 in 0
-        1 -> 3 append 6@0..7 in 0, commit 7
+        1 -> 3 append 6@0..7 in 0, commit 6
         3 writes 88 bytes
         3 has voters 1 2, learners 3
-        3 commits 7
+        2 -> 1 has flushed 7 of 7 in 0
         3 -> 1 has flushed 7 of 7 in 0
+        1 commits 7
+        > beat 1
+        2 commits 7
+        3 commits 7
         1 writes a configuration
         1 has voters 1 2 3, outgoing 1 2
         1 -> 2 append 7@0..8 in 0, commit 7
         1 -> 3 append 7@0..8 in 0, commit 7
+        > settle
         2 writes 94 bytes
         2 has voters 1 2 3, outgoing 1 2
-        2 commits 7
         3 writes 94 bytes
         3 has voters 1 2 3, outgoing 1 2
         2 -> 1 has flushed 8 of 8 in 0

@@ -224,6 +224,25 @@ MUTANTS = (
         seeds=40,
     ),
     Mutant(
+        "joint step without an answer",
+        "a change to a replica whose disk has just died leaves the group without a leader for ever",
+        (Change(membership, "_next_step", "_have_answered(leader, change, newcomers, now)", "True"),),
+        seeds=300,
+    ),
+    Mutant(
+        "an earlier answer allows the joint step",
+        "the answer to a beat from before the change speaks for a replica whose disk has died since",
+        (
+            Change(
+                membership,
+                "_have_answered",
+                "max(change.ready_at, now - leader.core.settings.election_timeout_s)",
+                "now - leader.core.settings.election_timeout_s",
+            ),
+        ),
+        seeds=1000,
+    ),
+    Mutant(
         "one half decides",
         "during a change the old members are not asked",
         (

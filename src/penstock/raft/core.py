@@ -50,6 +50,11 @@ Members
       one before it do, because its entry may be in no other log. A leader that is no voter by a committed configuration
       steps down. A replica is a node *and* its incarnation: promises that a node made before it lost its data bind
       no replica.
+  19  A leader writes a joint configuration only when every newcomer, and a majority of all voters to come, have
+      answered a beat of its term that it sent after the newcomers had caught up, and within the last election timeout.
+      A joint configuration cannot be taken back, even if it is in one log only. So a change that begins when a disk
+      has just died must not bind the group to a majority that is gone for good. A disk that dies after its replica's
+      answer counts as a loss during the change: a half with three voters or more survives it.
 Prefix
   16  Deleted entries were committed. A follower that needs them installs the leader's prefix instead and starts its log
       behind it, unless its log holds that boundary already.

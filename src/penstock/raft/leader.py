@@ -1,6 +1,6 @@
 """A leader counts what its peers have flushed, commits, serves, hands over and steps down.
 
-Invariants 5, 6, 11, 13, 15 and 17."""
+Invariants 5, 6, 11, 13, 15, 17 and 19."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -100,6 +100,10 @@ class Leader:
 
     def _members(self) -> dict[Replica, Peer]:
         return self.replication.peers | {self.core.me: self.mine}
+
+    def lease_at(self, voter: Replica) -> float:
+        """When the newest beat of this term that it answered was sent."""
+        return self.mine.lease_at if voter == self.core.me else self.replication.peers[voter].lease_at
 
     @property
     def decides_alone(self) -> bool:
@@ -217,7 +221,7 @@ class Leader:
             peer.lease_at = sent_at
         if sent_at > peer.contact_at:
             peer.contact_at = sent_at
-        if peer.paused:
+        if peer.paused or (self.change is not None and self.change.ready_at < sent_at):
             self.core.wake_at(sent_at)
 
     def _maybe_commit(self, now: float) -> None:
@@ -273,10 +277,14 @@ class Leader:
         return min(majority_value([peer.contact_at for peer in half]) for half in self.halves)
 
     def _mind_change(self, now: float, change: membership.Change) -> None:
-        """Gives up a change whose new members make no progress. A step that is in the log is waited for."""
+        """Takes the next step if answers to beats allow it (19), and gives up a change whose new members make no
+        progress. A step that is in the log is waited for."""
+        configs, commit_index = self.core.configs, self.core.commit_index
+        if change.ready_at <= now and configs.newest_index <= commit_index:
+            membership.drive(self, now)
         if now < change.progress_at + self.core.settings.catch_up_timeout_s:
             return
-        if self.core.configs.newest_index <= self.core.commit_index:
+        if configs.newest_index <= commit_index:
             self.change = None
         else:
             change.progress_at = now

@@ -1,6 +1,7 @@
-"""A change of the group's members: one operation of several entries (invariants 13 to 15).
+"""A change of the group's members: one operation of several entries (invariants 13 to 15 and 19).
 
-    1. newcomers become learners and receive entries until they have caught up, so that no majority waits for a copy
+    1. newcomers become learners and receive entries until they have caught up, so that no majority waits for a copy;
+       then the voters to come must show that they are there
     2. the joint configuration: every decision needs a majority of the old and of the new voters
     3. the new configuration
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.raft.leader import Leader
 
 
+NOT_READY = float("inf")
+
+
 class Change:
     """The target of a change, and how far the newcomers are."""
 
@@ -33,6 +37,8 @@ class Change:
         """Newcomer -> (end of the log when its round began, when that was). A round that lasts no longer than an
         election timeout leaves so little that the group cannot stall on the rest (Ongaro's thesis, 4.2.1)."""
         self.caught_up: list[Replica] = []
+        self.ready_at = NOT_READY
+        """When the last newcomer had caught up. The voters to come must answer a beat that was sent later (19)."""
 
     def newcomers(self, config: GroupConfig) -> tuple[Replica, ...]:
         return tuple(voter for voter in self.target.voters if not config.votes(voter))
@@ -90,8 +96,17 @@ def _next_step(leader: "Leader", change: Change, config: GroupConfig, now: float
         return
     elif sorted(config.voters) == sorted(target.voters):
         propose(leader, now, target)
-    else:
+    elif _have_answered(leader, change, newcomers, now):
         propose(leader, now, GroupConfig(target.voters, config.voters, target.learners))
+
+
+def _have_answered(leader: "Leader", change: Change, newcomers: tuple[Replica, ...], now: float) -> bool:
+    """Invariant 19. A disk may have died a moment ago, and only an answer to a beat that was sent since then tells: a
+    joint configuration whose new half has lost its majority would leave the group without a leader for ever."""
+    change.ready_at = min(change.ready_at, now)
+    since = max(change.ready_at, now - leader.core.settings.election_timeout_s)
+    present = [voter for voter in change.target.voters if leader.lease_at(voter) > since]
+    return change.target.is_quorum(present) and all(newcomer in present for newcomer in newcomers)
 
 
 def _has_caught_up(leader: "Leader", change: Change, newcomer: Replica, now: float) -> bool:

@@ -12,12 +12,15 @@ from penstock.raft import GroupConfig, Refused, Role
 from penstock.sim.entries import old_segments
 from penstock.sim.fault_injector import FaultInjector
 from penstock.sim.replica import Machine
+from penstock.types import Replica
 
 if TYPE_CHECKING:
     from penstock.sim.group import GroupWorld
 
 LULL_S = 1.5
 """Long enough for the writes under way to end, and for several election timeouts."""
+CHANGE_AGAIN_S, CHANGE_TRIES = 0.1, 6
+"""How often a change to a lost replica is tried, while there is no leader or another change is under way."""
 OPERATOR_S = 0.4
 """How often the simulated operator checks whether a replica is gone for good."""
 
@@ -37,6 +40,7 @@ class Faults(FaultInjector[Machine]):
         )
         self._world = world
         self._mix = world.mix
+        self._aim = world.random_for("changes to a lost replica")
 
     def begin(self) -> None:
         mix = self._mix
@@ -133,12 +137,15 @@ class Faults(FaultInjector[Machine]):
             self._world.rots(machine)
 
     def _replaceable(self) -> Machine | None:
-        """A machine whose disk may be lost: all members of all configurations are up, and a majority remains."""
+        """A machine whose disk may be lost: all members of all configurations, and of those that leaders are changing
+        to, are up, and a majority remains."""
         running = self._running()
         if self._world.rotten is not None or len(running) < len(self._machines):
             return None
         alive = [machine.me for machine in running]
-        configs = [machine.core.config for machine in running if machine.core.config is not None]
+        cores = [machine.core for machine in running]
+        named = [config for core in cores for config in (core.config, core.catching_up_for)]
+        configs = [config for config in named if config is not None]
         lacks = [config for config in configs if any(member not in alive for member in config.members)]
         small = [config for config in configs if len(config.voters) < 3 or 0 < len(config.outgoing) < 3]
         return None if lacks or small else self._victim()
@@ -148,6 +155,9 @@ class Faults(FaultInjector[Machine]):
         if machine is not None:
             self._note("wipe", machine.name)
             self._world.wipe(machine)
+            if self._aim.random() < 0.5:
+                delay_s = self._aim.choice((0.0, 0.02, 0.2)) * self._aim.random()
+                self._scheduler.after(delay_s, None, self._change_to_lost, machine.me, CHANGE_TRIES)
 
     # --- operators
 
@@ -180,6 +190,19 @@ class Faults(FaultInjector[Machine]):
         learners = tuple(everybody[count : count + self._random.choice((0, 0, 1))])
         self._change(leader, GroupConfig(voters, (), learners))
 
+    def _change_to_lost(self, lost: Replica, tries: int) -> None:
+        """Asks for voters that are no majority without a replica whose disk has just died. Its leader cannot know."""
+        leader = self._leader()
+        config = leader.core.config if leader is not None else None
+        if self.over or not tries:
+            return
+        if leader is None or config is None or leader.core.changing:
+            self._scheduler.after(CHANGE_AGAIN_S, None, self._change_to_lost, lost, tries - 1)
+        elif lost in config.voters:
+            others = [voter for voter in config.voters if voter != lost]
+            self._change(leader, GroupConfig((lost, *others[: self._aim.choice((0, 1))])))
+            self._tally.add("changes to a lost replica")
+
     def _change(self, leader: Machine, config: GroupConfig) -> None:
         try:
             effects = leader.core.change_config(leader.now(), config.voters, config.learners)
@@ -189,11 +212,15 @@ class Faults(FaultInjector[Machine]):
         leader.do(effects)
 
     def _replace_lost(self) -> None:
-        """Replaces members whose disks were lost: the group still names their old incarnations."""
+        """Replaces members whose disks were lost: the group still names their old incarnations. A change to such a
+        replica is abandoned."""
         leader = self._leader()
         config = leader.core.config if leader is not None else None
         if leader is not None and config is not None and not config.joint:
             here = {machine.node: machine.me for machine in self._machines}
+            target = leader.core.catching_up_for
+            if target is not None and any(here[voter.node] != voter for voter in target.voters):
+                leader.do(leader.core.abandon_change(leader.now()))
             voters = tuple(here[voter.node] for voter in config.voters)
             learners = tuple(here[one.node] for one in config.learners if here[one.node] not in voters)
             if (voters, learners) != (config.voters, config.learners):
