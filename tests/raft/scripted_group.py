@@ -11,12 +11,13 @@ the replicas, in order. `play` runs the commands and compares the whole text.
     deliver A B        the oldest message from A to B arrives;  `deliver` alone: all, and those that they cause
     drop A B, repeat A B, swap A B     the oldest message from A to B is lost, comes twice, is overtaken by the next
     settle             save, flush and deliver until nothing is left
-    beat A             A's beat reaches every replica that is not cut off, and so do the answers; a change of members goes on
+    beat A             A's beat reaches every replica that is not cut off, and so do the answers; a change goes on
     refuse N, accept N N finds the entries that it receives damaged, or intact again
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
     transfer A B       A hands over to B
     abandon A          A waits no longer for newcomers
+    alone A            A continues as the only member
     change A V.. / L.. A makes these the voters and those the learners
     delete N I         N deletes its log's prefix up to I
     state              role and log of every replica
@@ -209,6 +210,9 @@ class ScriptedGroup:
 
     def _do_abandon(self, node: str) -> None:
         self._try(node, lambda machine: machine.raft.abandon_change(self.now))
+
+    def _do_alone(self, node: str) -> None:
+        self._try(node, lambda machine: machine.raft.continue_alone(self.now))
 
     def _try(self, node: str, act: Callable[[Machine], list]) -> None:
         machine = self.machines[int(node)]

@@ -173,3 +173,27 @@ def test_a_change_of_learners_alone_waits_for_no_answer() -> None:
         1 -> 3 append 1@0..2 in 0, commit 1
         1 -> 4 append 1@0..2 in 0, commit 1
     """)
+
+
+def test_a_write_that_one_voter_committed_is_not_acknowledged_because_there_are_three_now() -> None:
+    """[18] Two copies are required. 1 commits alone before the change, and no other replica has this write yet."""
+    scripted = ScriptedGroup(1, others=2)
+    leader = scripted.machines[1]
+    scripted.play("""
+        >> elect 1
+    """)
+    leader.do(scripted.now, leader.raft.require_replicas(2))
+    scripted.play("""
+        >> change 1 1 2 3
+        >> settle
+        >> propose 1 1
+        > flush 1
+        1 commits 3, enough have 0
+        > beat 1
+        1 writes a configuration
+        1 has voters 1 2 3, outgoing 1
+        1 -> 2 append 3@0..4 in 0, commit 3
+        1 -> 3 append 3@0..4 in 0, commit 3
+        > flush 1
+        1 commits 3, enough have 2
+    """)

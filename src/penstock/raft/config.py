@@ -135,6 +135,13 @@ class ConfigHistory:
         """The configuration before the newest."""
         return self._entries[-2][1] if len(self._entries) > 1 else None
 
+    def may_campaign(self, replica: Replica, commit_index: int) -> bool:
+        """Invariant 15: a voter, also of the configuration before the newest if that may not be committed."""
+        newest, previous = self.newest, self.previous
+        if newest is None or newest.votes(replica):
+            return newest is not None
+        return self.newest_index > commit_index and previous is not None and previous.votes(replica)
+
     @property
     def is_joint(self) -> bool:
         newest = self.newest

@@ -53,8 +53,7 @@ Members
   19  A leader writes a joint configuration only when every newcomer, and a majority of all voters to come, have
       answered a beat of its term that it sent after the newcomers had caught up, and within the last election timeout.
       A joint configuration cannot be taken back, even if it is in one log only. So a change that begins when a disk
-      has just died must not bind the group to a majority that is gone for good. A disk that dies after its replica's
-      answer counts as a loss during the change: a half with three voters or more survives it.
+      has just died does not bind the group to a majority that is gone. A half of three survives a later loss.
 Prefix
   16  Deleted entries were committed. A follower that needs them installs the leader's prefix instead and starts its log
       behind it, unless its log holds that boundary already.
@@ -67,6 +66,7 @@ Serving
   18  A group may require more flushed copies than a majority (`require_replicas`) before a write is acknowledged. So a
       leader tells two indexes: what is committed, which readers may see because no failure of a minority can undo it,
       and `enough_index` at or below it, which so many voters have flushed.
+  20  When a person declares the others lost, one replica continues alone (recovery.py). This breaks 3 and 11.
 
 A sole voter without learners needs no beats, no deadlines, and no entry of its own until it has one to write.
 """
@@ -74,7 +74,7 @@ A sole voter without learners needs no beats, no deadlines, and no entry of its 
 from collections.abc import Callable, Sequence
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import election, follower, leader
+from penstock.raft import election, follower, leader, recovery
 from penstock.raft.config import ConfigHistory, GroupConfig
 from penstock.raft.effects import (
     Committed,
@@ -108,8 +108,7 @@ from penstock.types import NO_TERM, Replica
 
 NEVER = float("inf")
 LOST_BEATS = 3
-"""Followers of a lost leader campaign within this many beat intervals, each at a random moment: a vote takes one or two
-flushes, and two candidates at once would split the votes."""
+"""Followers of a lost leader campaign within so many beat intervals, each at a random moment: otherwise votes split."""
 
 
 class Raft:
@@ -156,8 +155,8 @@ class Raft:
 
     def _hurry(self, now: float) -> None:
         """A new group need not wait for a timeout: no leader can have a lease."""
-        config = self.config
-        if not self.may_campaign or config is None or self.configs.newest_index > 0:
+        config = self.config if self.may_campaign and self.configs.newest_index == 0 else None
+        if config is None:
             return
         if config.is_quorum([self.me]) or (self.term == NO_TERM and config.voters[0] == self.me):
             self.next_deadline = now
@@ -212,8 +211,7 @@ class Raft:
         return self._effects()
 
     def step(self, now: float, sender: Replica, message: Message) -> list[Effect]:
-        """A message from `sender` to this incarnation of the replica. Raises ProtocolViolation, with nothing changed,
-        for a message that no correct replica sends."""
+        """A message to this incarnation of the replica. Raises ProtocolViolation if no correct replica sends it."""
         _STEPS[type(message)](self, now, sender, message)
         return self._effects()
 
@@ -275,6 +273,11 @@ class Raft:
         """Leader: stops waiting for new replicas that are not wanted any more. Raises Refused once the change is in the
         log as a joint configuration, which must be completed. Another change may follow when `changing` is false."""
         self._leading().abandon_change()
+        return self._effects()
+
+    def continue_alone(self, now: float) -> list[Effect]:
+        """Continues as the only member, because the others are lost for good (20). Raises Refused."""
+        recovery.continue_alone(self, now)
         return self._effects()
 
     def resign(self, now: float) -> list[Effect]:
@@ -391,12 +394,13 @@ class Raft:
         self.arm(now)
         self.out.append(RoleChanged(role, self.term, None))
 
-    def lead(self, now: float) -> None:
+    def lead(self, now: float) -> Leader:
         self.role = Role.LEADER
         self.leader = self.me
         self.part = leader = Leader(self, now)
         self.out.append(RoleChanged(Role.LEADER, self.term, self.me))
         leader.take_up(now)
+        return leader
 
     def campaign_now(self, now: float) -> None:
         if self.may_campaign:
@@ -412,7 +416,7 @@ class Raft:
             candidate.stand(now)
 
     def honours_lease(self, now: float) -> bool:
-        """Whether this replica must not help another one to be elected: the leader it heard may count on it (5)."""
+        """Whether it must not help another one to be elected: the leader that it heard may count on that (5)."""
         return self.role is Role.LEADER or now < self.heard_at + self.settings.election_timeout_s
 
     def arm(self, now: float) -> None:
@@ -429,15 +433,7 @@ class Raft:
     @property
     def may_campaign(self) -> bool:
         """Invariant 15."""
-        config = self.configs.newest
-        if config is None or self.term == MAX_TERM:
-            return False
-        if config.votes(self.me):
-            return True
-        previous = self.configs.previous
-        return (
-            self.configs.newest_index > self.commit_index and previous is not None and previous.votes(self.me)
-        )
+        return self.term != MAX_TERM and self.configs.may_campaign(self.me, self.commit_index)
 
     def _leading(self) -> Leader:
         if not isinstance(self.part, Leader):

@@ -43,6 +43,8 @@ class Refusal(Enum):
     TOO_MUCH_UNCOMMITTED = "too much waits for a majority"
     TERM_NOT_CONFIRMED = "no entry of this term is committed yet"
     CHANGE_UNDER_WAY = "the group's members are being changed"
+    HAS_LEADER = "the group has a leader"
+    KNOWS_NOTHING = "this replica knows nothing of the group"
     NOT_A_VOTER = "the replica has no vote in this group"
 
 

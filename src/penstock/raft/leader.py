@@ -72,12 +72,12 @@ class Leader:
     def take_up(self, now: float) -> None:
         """Begins the term. A replica without peers writes nothing until there is something to write (11)."""
         if self.replication.peers:
-            self._begin_term()
+            self.begin_term()
         self.count_enough()
         self._maybe_commit(now)
         self._set_deadline(now)
 
-    def _begin_term(self) -> None:
+    def begin_term(self) -> None:
         self.begun = True
         self.core.out.append(AppendControl(ControlKind.TERM_START))
 
@@ -118,7 +118,7 @@ class Leader:
         if self.core.commit_index > self.term_start:
             return True
         if not self.begun:
-            self._begin_term()
+            self.begin_term()
         return False
 
     def may_serve(self, now: float) -> bool:
@@ -250,9 +250,12 @@ class Leader:
             core.commit(core.commit_index, enough)
 
     def _enough_of(self, commit_index: int) -> int:
-        """Invariant 18. Without peers, this replica alone counts."""
+        """Invariant 18. Without peers, this replica alone counts. A majority suffices where it is enough, but entries
+        that an earlier and smaller configuration committed may have fewer copies, until this one is committed too."""
         required = self.core.required_replicas
-        if required <= 1 or required <= len(self.halves[0]) // 2 + 1 or not self.replication.peers:
+        if required <= 1 or not self.replication.peers:
+            return commit_index
+        if required <= len(self.halves[0]) // 2 + 1 and self.core.configs.newest_index <= commit_index:
             return commit_index
         if required > len(self.voting):
             return 0

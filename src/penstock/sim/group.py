@@ -295,6 +295,7 @@ class GroupWorld:
         return len(members) == len(config.members) and all(
             (one.core.commit_index, one.log.entries.end_index, one.log.entries.flushed_index)
             == (end, end, end)
+            and not one.is_saving
             for one in members
         )
 

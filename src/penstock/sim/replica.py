@@ -367,6 +367,11 @@ class Machine(SimMachine):
             return
         self.do(self.core.durable(self.now()))
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether a term or vote is not durable yet. A replica does not reply to its leader before it is."""
+        return self._saving
+
     def _save(self) -> None:
         if not self._saving and self._persists:
             self._saving = True
