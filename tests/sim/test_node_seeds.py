@@ -59,3 +59,8 @@ def test_a_seed_is_a_function_of_its_number_however_strings_hash() -> None:
 )
 def test_a_seeded_bug_is_found(mutant: Mutant) -> None:
     assert seeds_to_detection(mutant) is not None
+
+
+def test_a_replica_that_returns_after_its_files_were_deleted_is_copied_again() -> None:
+    """A cancelled move left it as a learner of its group while its node deleted the files."""
+    assert run_seed(20_000_024, level="node").failure is None

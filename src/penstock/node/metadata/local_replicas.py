@@ -96,7 +96,19 @@ class LocalReplicas(Part):
             # The assignment may mean another life of this replica: its absence does not decide what happens to this one
             # (see `repair`).
             return False
+        if partition is not None and self._was_added_again(partition):
+            return False
         return self._state.may_discard(group, self._partitions.replica(group))
+
+    def _was_added_again(self, partition: Partition) -> bool:
+        """Whether the group took this replica back after the report that this node knows of. A later record, which has
+        not arrived here yet, says so too; until then the leader may count on the files."""
+        assignment, core = self._state.assignment(partition.group), partition.replica.consensus.core
+        return (
+            assignment is not None
+            and core.configs.newest_index > assignment.config_index
+            and core.configs.is_member(core.me)
+        )
 
     def orphans(self) -> None:
         """Moves folders that belong to no replica of this node out of the way, once all metadata has been read. Only

@@ -111,17 +111,18 @@ class ReplicaReconciler(Part):
             # The leader's own replica is to be rebuilt: that needs another leader.
             return True
         target = frozenset(assignment.target_members)
+        if any(learner not in target for learner in config.learners) and (not target or voters == target):
+            # They are left over from a cancelled move. The report says that the group goes on without every replica
+            # that it does not name, and such a replica deletes its files: so the learners leave the group first. A
+            # learner that lost its files under the same name would be promoted for what it once had.
+            partition.replica.consensus.change_config(config.voters)
+            return True
         if voters != frozenset(assignment.members) or (target and voters == target):
             self._report(partition, config.voters, core.configs.newest_index)
             return True
         if target:
             partition.replica.consensus.change_config(assignment.target_members)
-            return True
-        if config.learners:
-            # They are left over from a cancelled move, and only the leader can remove them.
-            partition.replica.consensus.change_config(config.voters)
-            return True
-        return False
+        return bool(target)
 
     def _drop_unwanted(self, partition: Partition, assignment: Assignment) -> None:
         """Abandons a change that was replaced or cancelled: its new members may never catch up, and the change that is
