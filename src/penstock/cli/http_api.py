@@ -25,6 +25,7 @@ from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.errors import ConfigError
 from penstock.node.calls.messages.controller import RebalanceStep
+from penstock.node.replication.recovery import RecoveryReport
 from penstock.node.status.cluster_status import ClusterStatus
 
 HTTP_VARIABLE = "PENSTOCK_HTTP_URL"
@@ -130,6 +131,12 @@ class ClusterApi(HttpApi):
 
     def rebalance(self, *, dry_run: bool) -> RebalanceStep:
         return self.ask("POST", "/v1/cluster/rebalance", RebalanceStep, {"dry_run": dry_run}, repeatable=True)
+
+    def recover(
+        self, topic: str | None, discard: tuple[int, ...], *, accept_data_loss: bool
+    ) -> RecoveryReport:
+        body = {"topic": topic, "discard": discard, "accept_data_loss": accept_data_loss}
+        return self.ask("POST", "/v1/cluster/recover", RecoveryReport, body)
 
     def decommission(self, node_id: int, *, on: bool) -> None:
         path = f"/v1/cluster/nodes/{node_id}/decommission"

@@ -116,6 +116,9 @@ def report_moved(
 
     Leaders report whenever the metadata has other members, or waits for the end of a move. No record results from a
     report that is older than the last one, or of an unknown group.
+
+    A group loses members without a move only if an operator let a replica continue alone, because the others were lost.
+    Then a move back to all of them begins: the planner has the lost replicas rebuilt, there or on other nodes.
     """
     assignment = state.assignment(group)
     if assignment is None or not voters or NO_INDEX < index < assignment.config_index:
@@ -127,15 +130,25 @@ def report_moved(
         return []
     else:
         members = _ordered(assignment, voters)
-    return [
-        PartitionMoved(
-            topic_id=group.topic_id,
-            partition=group.partition,
-            replicas=[member.node for member in members],
-            incarnations=[member.incarnation for member in members],
-            index=index,
-        )
-    ]
+    moved = PartitionMoved(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        replicas=[member.node for member in members],
+        incarnations=[member.incarnation for member in members],
+        index=index,
+    )
+    if assignment.target is None and reported < frozenset(assignment.members):
+        return [moved, _all_again(group, assignment)]
+    return [moved]
+
+
+def _all_again(group: GroupId, assignment: Assignment) -> PartitionMoveStarted:
+    return PartitionMoveStarted(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        replicas=list(assignment.replicas),
+        incarnations=list(assignment.incarnations),
+    )
 
 
 def _ordered(assignment: Assignment, voters: Collection[Replica]) -> tuple[Replica, ...]:

@@ -38,6 +38,7 @@ from penstock.node.queues.queues import Queues
 from penstock.node.replication.leader_announcer import LeaderAnnouncer
 from penstock.node.replication.leaders import LeaderTable
 from penstock.node.replication.partition import Partition
+from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
 from penstock.node.status.collector import StatusCollector
@@ -123,6 +124,12 @@ class Node:
         self.subscriptions = self._make_subscriptions()
 
         # Upkeep.
+        self.recovery = PartitionRecovery(
+            me=self.me,
+            metadata=self.metadata,
+            partitions=self.partitions,
+            seen=self.links.seen if self.links is not None else dict,
+        )
         self.status = StatusCollector(self)
         self.acked = self._make_acked_cleanup()
         self.housekeeping = self._make_housekeeping()

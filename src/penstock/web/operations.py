@@ -77,6 +77,9 @@ def operations(node: Node) -> list[HttpOperation]:
                       "Move everything away from a node, and then remove it from the cluster", (404, 409)),
         HttpOperation("DELETE", "/v1/cluster/nodes/{node_id}/decommission", cluster.keep_node, ALTER, CLUSTER,
                       "Keep a node that was to leave", (404, 409)),
+        HttpOperation("POST", "/v1/cluster/recover", cluster.recover_partitions, ALTER, CLUSTER,
+                      "Let this node's replicas continue alone where all others are lost for good; records may be lost",
+                      (409,), while_waiting=True),
     ]
     # fmt: on
     index.operations = rows

@@ -181,6 +181,9 @@ class RaftDriver:
     def abandon_change(self) -> None:
         self._feed(self.core.abandon_change)
 
+    def continue_alone(self) -> None:
+        self._feed(self.core.continue_alone)
+
     def require_replicas(self, count: int) -> None:
         self._feed(lambda now: self.core.require_replicas(count))
 

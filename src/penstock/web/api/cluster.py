@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.calls.messages.controller import RebalanceStep
+from penstock.node.replication.recovery import RecoveryReport
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, NoBody, NoParams, offloaded
@@ -65,6 +66,17 @@ class Decommissioning(msgspec.Struct, frozen=True, kw_only=True):
     decommissioning: bool
 
 
+class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without `accept_data_loss` the answer only shows the partitions. `topic`: only its partitions. `discard`: nodes
+    that are connected and whose copies are given up, although they may have more than those of this node."""
+
+    accept_data_loss: bool = False
+    topic: TopicName | None = None
+    discard: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(max_length=MAX_AT_ONCE)
+    ] = ()
+
+
 class Cluster:
     """Operations on the cluster."""
 
@@ -106,6 +118,13 @@ class Cluster:
         with self._asking_the_controller():
             await self._node.controller.decommission(node_id, on=on, caller=call.caller)
         return Decommissioning(node_id=node_id, decommissioning=on)
+
+    async def recover_partitions(self, call: Call[NoParams, Recovery]) -> RecoveryReport:
+        wanted, recovery = call.body, self._node.recovery
+        with self._asking_the_controller():
+            if not wanted.accept_data_loss:
+                return recovery.find(wanted.topic, discarded=wanted.discard)
+            return await recovery.recover(wanted.topic, discarded=wanted.discard)
 
     @contextmanager
     def _asking_the_controller(self) -> Iterator[None]:

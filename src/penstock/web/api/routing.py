@@ -103,6 +103,8 @@ class HttpOperation(msgspec.Struct, frozen=True):
     other_statuses: tuple[int, ...] = ()
     """Other statuses that have the same body as `status`."""
     takes_binary: bool = False
+    while_waiting: bool = False
+    """Whether a node answers it that is not ready, because it has not found its cluster."""
 
     @property
     def name(self) -> str:
@@ -219,7 +221,8 @@ class Endpoint:
 
     async def _serve(self, operation: HttpOperation, request: Request, reserved: Reservation) -> Response:
         try:
-            self._check_ready()
+            if not operation.while_waiting:
+                self._check_ready()
             call = await self._call(operation, request, reserved)
             self._check_permission(operation, call)
             answer = await operation.handler(call)
