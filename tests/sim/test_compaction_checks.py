@@ -58,6 +58,19 @@ def test_a_tombstone_may_go_once_nothing_older_of_its_key_is_left(committed_keys
         committed_keys.check("n1", [TRUTH[0], TRUTH[1], TRUTH[3]], TRUTH, whole=True)
 
 
+def test_a_tombstone_may_be_missing_if_it_was_missing_when_the_replica_received_its_batch(
+    committed_keys: CommittedKeys,
+) -> None:
+    mine = [TRUTH[0], TRUTH[1], without(TRUTH[2], 3), TRUTH[3]]
+    committed_keys.received("n1", mine, TRUTH, cleaned=4)  # its own pass has removed it
+    with pytest.raises(Violation, match="what was deleted stays deleted"):
+        committed_keys.check("n1", mine, TRUTH, whole=True)
+    committed_keys.received("n1", mine, TRUTH, cleaned=3)
+    committed_keys.check("n1", mine, TRUTH, whole=True)
+    with pytest.raises(Violation, match="what was deleted stays deleted"):
+        committed_keys.check("n2", mine, TRUTH, whole=True)
+
+
 def test_no_record_may_change_nor_a_batch_its_range(committed_keys: CommittedKeys) -> None:
     assert "never committed: Record(offset=2" in committed_keys.wrong_with(2, entry(2, (b"a", b"3")).data)
     assert "another head" in committed_keys.wrong_with(2, entry(2, (b"a", b"2"), (b"a", b"3")).data)

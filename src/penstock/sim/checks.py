@@ -313,7 +313,11 @@ class Witness:
     # --- commits
 
     def _check_commit(self, one: Watched, known: int, view: ReplicaView) -> None:
-        self._compare(one, known, min(view.commit_index, self.end_index), "what is committed never changes")
+        end = min(view.commit_index, self.end_index)
+        if self.committed_keys is not None and known < end and one.me != self.rotten:
+            mine, theirs = entries_of(one.log, known, end), self.entries_between(known, end)
+            self.committed_keys.received(one.name, mine, theirs, cleaned=one.log.files.state.cleaned_offset)
+        self._compare(one, known, end, "what is committed never changes")
         if view.commit_index <= self.end_index:
             return
         # A replica that is a majority by itself may be elected, commit and resign for lack of space in one event.

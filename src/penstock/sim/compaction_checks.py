@@ -15,7 +15,7 @@ Each replica compacts by itself, so the missing records may differ at any time.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from penstock.batch import Record, read_header, read_records
 from penstock.sim.entries import Entry
@@ -31,6 +31,8 @@ class CommittedKeys:
         self._batches: dict[int, Entry] = {}
         self._by_key: dict[bytes, list[Record]] = {}
         """All records of a key, in order."""
+        self._received_without: dict[str, set[int]] = {}
+        """The tombstones that were missing already when a replica received their batches."""
 
     def add(self, entry: Entry) -> None:
         """An entry was committed."""
@@ -85,7 +87,7 @@ class CommittedKeys:
         Below `received_below` it may have come from a log that was compacted."""
         if [one for one in mine if one.control] != [one for one in truth if one.control]:
             raise Violation("control entries stay", f"{name} has others than were committed")
-        kept: set[int] = set()
+        kept = _offsets(mine)
         oldest: dict[bytes, int] = {}
         for entry in mine:
             if entry.control:
@@ -94,17 +96,26 @@ class CommittedKeys:
             if wrong:
                 raise Violation("compaction only leaves out", f"{name}: {entry.offset} {wrong}")
             for record in read_records(entry.data):
-                kept.add(record.offset)
                 oldest.setdefault(record.key or b"", record.offset)
-        missing = (
+        without = self._received_without.get(name, ())
+        own = (
             record
-            for entry in truth
-            if not entry.control
-            for record in self._records[entry.offset]
-            if record.offset not in kept
+            for record in self._missing(kept, truth)
+            if record.value is not None or (record.offset >= received_below and record.offset not in without)
         )
-        own = (record for record in missing if record.value is not None or record.offset >= received_below)
         self._check_missing(name, own, oldest if whole else {})
+
+    def received(self, name: str, mine: Iterable[Entry], truth: Iterable[Entry], *, cleaned: int) -> None:
+        """The replica has just learnt that these entries are committed. It compacts only what it knows to be committed,
+        so tombstones that are missing behind `cleaned`, the end of its last pass, were missing when they arrived."""
+        missing = (one for one in self._missing(_offsets(mine), truth) if one.value is None)
+        found = {record.offset for record in missing if record.offset >= cleaned}
+        self._received_without.setdefault(name, set()).update(found)
+
+    def _missing(self, kept: set[int], truth: Iterable[Entry]) -> Iterator[Record]:
+        for entry in truth:
+            if not entry.control:
+                yield from (one for one in self._records[entry.offset] if one.offset not in kept)
 
     def _check_missing(self, name: str, missing: Iterable[Record], oldest: Mapping[bytes, int]) -> None:
         for record in missing:
@@ -141,3 +152,7 @@ class CommittedKeys:
                     "who reads all has the last word on each key",
                     f"{name} has read to {end} and has {got} of {key!r}, committed was {last}",
                 )
+
+
+def _offsets(entries: Iterable[Entry]) -> set[int]:
+    return {record.offset for entry in entries if not entry.control for record in read_records(entry.data)}
