@@ -43,15 +43,12 @@ class FlushCycle(Generic[Work, Outcome]):
         self._requested = False
         self._scheduled = False
         self._running = False
-        self._stopped = False
         self._idle: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
 
     def request(self, delay_seconds: float = 0.0) -> None:
         """There is pending work: the next cycle takes it. One call per cycle is enough. A delayed cycle also delays
-        requests that come after it. Ignored after `stop`: the loop may end before a flush could."""
-        if self._stopped:
-            return
+        requests that come after it."""
         self._requested = True
         if self._running or self._scheduled:
             return
@@ -70,7 +67,6 @@ class FlushCycle(Generic[Work, Outcome]):
 
     async def stop(self) -> None:
         await self.drain()
-        self._stopped = True
         await self._thread.stop()
 
     def _start(self) -> None:
@@ -83,7 +79,13 @@ class FlushCycle(Generic[Work, Outcome]):
             self._thread.submit(partial(self._run, work))
 
     def _run(self, work: Work) -> None:
-        self._loop.call_soon_threadsafe(self._complete, work, self._flush(work))
+        outcome = self._flush(work)
+        try:
+            self._loop.call_soon_threadsafe(self._complete, work, outcome)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # Requested after `stop`, and the loop has ended: its waiters ended with it.
 
     def _complete(self, work: Work, outcome: Outcome) -> None:
         self._running = False
