@@ -9,6 +9,7 @@ from penstock.errors import ProtocolViolation
 from penstock.raft import Beat, BeatFrame, BeatReceiver, BeatReply, BeatSender, Raft, Role
 from penstock.raft.beats import NO_REBORN, decode, encode
 from penstock.raft.beats import Pair as PairOfReplicas
+from penstock.raft.leader import Leader
 from penstock.types import NO_TERM, GroupId
 from tests.raft.machine import replica
 from tests.raft.scripted_group import ScriptedGroup
@@ -153,6 +154,23 @@ def test_a_group_in_a_later_term_refuses_the_beat_and_deposes_the_leader() -> No
     assert group == A
     leader = pair.scripted_groups[A].machines[1].raft
     assert (leader.role, leader.term) == (Role.FOLLOWER, 9)
+
+
+def test_a_reply_behind_a_lost_one_gives_no_lease_and_everything_is_named_again() -> None:
+    pair = Pair()
+    pair.exchange()
+    leader = pair.leader(A)
+    assert leader is not None
+    assert isinstance(leader.part, Leader)
+    before = leader.part.lease_at(replica(2))
+    pair.now += 0.1
+    pair.hear(pair.frame())  # its reply is lost: it may have named a group that did not take the beat
+    pair.now += 0.1
+    pair.exchange()
+    assert leader.part.lease_at(replica(2)) == before
+    pair.now += 0.1
+    assert groups(pair.exchange()) == [A, B]
+    assert leader.part.lease_at(replica(2)) == pair.now
 
 
 def test_a_group_that_the_receiver_does_not_have_yet_is_named_until_it_does() -> None:

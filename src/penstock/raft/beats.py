@@ -16,6 +16,8 @@ Both sides must agree on what the receiver remembers. If they may not, they star
 - a row goes from one replica to another. Most replicas have the incarnation of their node. A replica that was rebuilt
   alone has another one (`Replica.in_life`), which the row then names; a replica takes no beat for another
   incarnation.
+- a reply that does not follow the one before gives no lease, and the sender starts over: the lost reply may have named
+  a group that did not take its beat, and later replies do not name it again.
 - a reply counts only for the groups whose beat has not changed since that frame, and as a lease it counts from the time
   at which the frame was sent (invariant 5).
 """
@@ -111,6 +113,8 @@ class BeatSender:
         self._told: dict[GroupId, tuple[Beat, int, Pair]] = {}
         """The last beat of each group that the peer was sent, the frame that had it, and the two incarnations."""
         self._sent_at: dict[int, float] = {}
+        self._answered = 0
+        """The last frame that was answered, or that is not waited for."""
 
     def frame(
         self,
@@ -154,16 +158,22 @@ class BeatSender:
         """The next frame names all groups: for a new connection."""
         self._told.clear()
         self._reset = True
+        self._answered = self._sequence
 
     def receive(self, now: float, reply: BeatReply, find: FindGroup) -> Effects:
         """Tells the groups that the peer has answered. The effects are those of groups that step down."""
         sent_at = self._sent_at.pop(reply.sequence, None)
         if reply.session != self._session or sent_at is None:
             return []
+        is_next = reply.sequence <= self._answered + 1
+        self._answered = max(self._answered, reply.sequence)
         if reply.resync:
             self.start_over()
             return []
         effects = self._take_refusals(now, reply, find)
+        if not is_next:
+            self.start_over()
+            return effects
         for group, (beat, since, pair) in self._told.items():
             core = find(group)
             if core is not None and since <= reply.sequence:
