@@ -34,16 +34,28 @@ class NewPartitionWaits:
 
     async def known_everywhere(self, topics: Iterable[str], within_s: float) -> None:
         """Returns when all nodes that clients are sent to know a leader of each partition of these topics, or after
-        this time. A node without a cluster leads its partitions as soon as they are open."""
+        this time, or when the topics are deleted. A node without a cluster leads its partitions as soon as they are
+        open."""
         wanted = self._wanted(topics)
         if self._is_alone or not wanted:
             return
         within_s = min(within_s, LEADERS_WITHIN_SECONDS)
         nodes = [broker.node_id for broker in self._view.brokers()]
         request = AwaitLeaders(wanted, int(within_s * 1000))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._calls.ask_nodes(nodes, methods.AWAIT_LEADERS, request, caller=BROKER)
+        asked = asyncio.ensure_future(
+            self._calls.ask_nodes(nodes, methods.AWAIT_LEADERS, request, caller=BROKER)
+        )
+        gone = asyncio.ensure_future(self._deleted(wanted))
+        try:
+            await asyncio.wait({asked, gone}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            gone.cancel()
+
+    async def _deleted(self, topics: Iterable[NewPartitions]) -> None:
+        """Returns when none of these topics exists any more. The nodes cannot tell that from "not created here yet"."""
+        while any(self._state.topic_by_id(topic.topic_id) is not None for topic in topics):
+            await self._calls.next_change()
 
     async def known_here(self, topic: str, within_s: float) -> None:
         """The same for this node alone."""
@@ -57,7 +69,7 @@ class NewPartitionWaits:
 
     async def _await_leaders(self, caller: Caller, request: AwaitLeaders) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(request.within_ms / 1000):
+            async with asyncio.timeout(min(request.within_ms / 1000, LEADERS_WITHIN_SECONDS)):
                 await self._wait(request.topics)
 
     async def _wait(self, topics: Iterable[NewPartitions]) -> None:
