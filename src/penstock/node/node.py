@@ -111,25 +111,12 @@ class Node:
         # The parts that clients use.
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
-        self.groups = GroupManager(
-            metadata=self.metadata,
-            controller=self.controller,
-            view=self.view,
-            clock=self.clock,
-            settings=config.groups,
-            limits=config.limits,
-            events=events,
-        )
+        self.groups = self._make_groups()
         self.queues = self._make_queues()
         self.subscriptions = self._make_subscriptions()
 
         # Upkeep.
-        self.recovery = PartitionRecovery(
-            me=self.me,
-            metadata=self.metadata,
-            partitions=self.partitions,
-            seen=self.links.seen if self.links is not None else dict,
-        )
+        self.recovery = self._make_recovery()
         self.status = StatusCollector(self)
         self.acked = self._make_acked_cleanup()
         self.housekeeping = self._make_housekeeping()
@@ -193,6 +180,25 @@ class Node:
             state=self.metadata.state,
             leaders=self.leaders,
             connected=self.storage.raft.transport.connected,
+        )
+
+    def _make_groups(self) -> GroupManager:
+        return GroupManager(
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            clock=self.clock,
+            settings=self.config.groups,
+            limits=self.config.limits,
+            events=self.events,
+        )
+
+    def _make_recovery(self) -> PartitionRecovery:
+        return PartitionRecovery(
+            me=self.me,
+            metadata=self.metadata,
+            partitions=self.partitions,
+            seen=self.links.seen if self.links is not None else dict,
         )
 
     def _make_controller(self) -> Controller:
