@@ -10,6 +10,7 @@ import pytest
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
+from penstock.kafka.handlers.topics import ALL_RECORDS
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import fetch, produce
 from penstock.kafka.wire.messages.delete_records import (
@@ -374,10 +375,9 @@ def test_more_replicas_than_nodes_are_refused(trio: Trio, unique: Unique) -> Non
 def test_deleted_records_do_not_come_back_with_the_next_leader(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     with trio.client(leader) as client:
-        for _ in range(5):
-            write(client, topic)
+        assert [write(client, topic).error_code for _ in range(5)] == [ErrorCode.NONE] * 5
         assert delete_before(client, topic, 3) == (ErrorCode.NONE, 3)
-        assert [int(trio.replica(one, topic).start_offset) for one in (1, 2, 3)] == [3, 3, 3]
+    trio.eventually(lambda: {int(trio.replica(one, topic).start_offset) for one in (1, 2, 3)} == {3})
     for successor in others(trio, leader):
         trio.hand_over(topic, successor)
         with trio.client(successor) as client:
@@ -385,12 +385,35 @@ def test_deleted_records_do_not_come_back_with_the_next_leader(trio: Trio, topic
             assert read(client, topic, 2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.parametrize("before", [1, ALL_RECORDS])
+def test_records_are_deleted_also_when_the_leader_itself_is_the_last_to_flush_them(
+    trio: Trio, topic: str, before: int
+) -> None:
+    leader = trio.leader(topic)
+    with trio.client(leader) as client, trio.client(leader) as deleting:
+        with unflushed(trio, leader):
+            send_to_all(trio, client, leader, topic)
+            deleting.request(ApiKey.DELETE_RECORDS, 1, delete_request(topic, before))
+            trio.eventually(lambda: bool(trio.replica(leader, topic)._pending._flushes))
+        assert code_of_answer(client) == ErrorCode.NONE
+        _, answer = deleting.answer(ApiKey.DELETE_RECORDS, 1)
+        assert result_of(answer) == (ErrorCode.NONE, 1)
+
+
 def delete_before(client: RawClient, topic: str, offset: int) -> tuple[int, int]:
+    request = delete_request(topic, offset)
+    return result_of(ask(client, ApiKey.DELETE_RECORDS, 1, request, DeleteRecordsResponse))
+
+
+def delete_request(topic: str, offset: int) -> DeleteRecordsRequest:
     wanted = DeleteRecordsTopic(
         name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)]
     )
-    request = DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000)
-    answer = ask(client, ApiKey.DELETE_RECORDS, 1, request, DeleteRecordsResponse)
+    return DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000)
+
+
+def result_of(answer: object) -> tuple[int, int]:
+    assert isinstance(answer, DeleteRecordsResponse)
     row = answer.topics[0].partitions[0]
     return row.error_code, row.low_watermark
 

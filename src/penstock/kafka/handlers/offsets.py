@@ -61,7 +61,8 @@ async def _flush_first(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 def _unflushed(context: RequestContext, request: ListOffsetsRequest) -> Iterator[tuple[Partition, Offset]]:
-    """Partitions whose log goes on above the watermark, and the end of their log, where the answer depends on it."""
+    """Lone replicas whose log goes on above the watermark, and the end of their log, where the answer depends on it.
+    With several replicas, acks=1 promises nothing about the watermark, in Kafka neither."""
     for topic in request.topics:
         for wanted in topic.partitions:
             if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -70,7 +71,7 @@ def _unflushed(context: RequestContext, request: ListOffsetsRequest) -> Iterator
                 partition = context.led_partition(
                     topic.name, wanted.partition_index, wanted.current_leader_epoch
                 )
-                if partition.high_watermark < partition.log.end_offset:
+                if not partition.is_replicated and partition.high_watermark < partition.log.end_offset:
                     yield partition, partition.log.end_offset
 
 

@@ -293,9 +293,12 @@ async def _delete_before(
 
 
 async def _flush_first(partition: Partition, before: int, timeout_ms: int) -> None:
-    """Waits for the flush of the records to delete: their producers may have an answer already (acks=1), and they count
-    as records that do not exist until they are flushed."""
-    end = partition.log.end_offset if before == ALL_RECORDS else Offset(before)
+    """Waits for the flush of the records to delete: their producers may have an answer already, and a log deletes only
+    what it has flushed."""
+    if before == ALL_RECORDS:
+        end = partition.high_watermark if partition.is_replicated else partition.log.end_offset
+    else:
+        end = Offset(before)
     with suppress(TimeoutError):
         async with asyncio.timeout(min(max(timeout_ms, 1) / 1000, FLUSH_WAIT_SECONDS)):
             await partition.flushed_to(end)

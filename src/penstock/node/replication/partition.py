@@ -301,23 +301,20 @@ class Partition:
         return self.log.start_offset
 
     async def flushed_to(self, end: Offset) -> None:
-        """Returns when a lone replica has flushed its log up to `end`, so that readers see all records below it.
+        """Returns when this leader has flushed its own log up to `end`, and readers see what is below `end` if this is
+        the only replica. The caller bounds the wait.
 
-        acks=1 is answered before the flush. Without this wait, a client that asks for the end after such an answer
-        would not find its records. Returns at once if a flush cannot get there: `end` is not in the log, or the disk
-        has failed. It does not wait for other replicas: with several, acks=1 promises nothing about the watermark, in
-        Kafka neither. The caller bounds the wait."""
-        while self.high_watermark < end <= self.log.end_offset and self._flushes_alone:
-            waiter = FetchWaiter(0, self._loop.create_future())
-            self.add_waiter(waiter)
-            try:
-                await waiter.future
-            finally:
-                self.remove_waiter(waiter)
+        A lone replica answers acks=1 before the flush, and readers see its records after the flush: a client that asks
+        for the end of the log right after such an answer would not find its records. A leader with followers may be the
+        last to flush records that are committed. Returns at once if a flush cannot get there: `end` is not in the log,
+        this node does not lead, or its disk has failed."""
+        while self._awaits_flush_of(end) and self.leads and self.offline_reason is None:
+            await self._pending.next_flush()
 
-    @property
-    def _flushes_alone(self) -> bool:
-        return self.leads and not self.is_replicated and self.offline_reason is None
+    def _awaits_flush_of(self, end: Offset) -> bool:
+        if self.is_replicated:
+            return self.log.flushed_offset < end <= self.high_watermark
+        return self.high_watermark < end <= self.log.end_offset
 
     async def start_is_known(self) -> None:
         """Returns when all replicas in sync have been told where the log starts: the next leader, whichever it is, does

@@ -1,4 +1,5 @@
-"""Requests that wait for a partition: producers for their acknowledgement, fetches for committed bytes."""
+"""Requests that wait for a partition: producers for their acknowledgement, fetches for committed bytes, and others for
+the next flush."""
 
 import asyncio
 from collections import deque
@@ -10,15 +11,16 @@ EVERYTHING = Offset(2**63 - 1)
 
 
 class PendingRequests:
-    """Acknowledgements in the order of their offsets, and fetches."""
+    """Acknowledgements in the order of their offsets, fetches, and waits for a flush."""
 
-    __slots__ = ("_acks", "fetches", "uncommitted")
+    __slots__ = ("_acks", "_flushes", "fetches", "uncommitted")
 
     def __init__(self) -> None:
         self._acks: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self.uncommitted: deque[tuple[Offset, int]] = deque()
         """Last offset and size in bytes of each uncommitted batch: when it is committed, waiting fetches count it."""
         self.fetches: dict[FetchWaiter, None] = {}
+        self._flushes: list[asyncio.Future[None]] = []
 
     def add(self, last_offset: Offset, future: asyncio.Future[None]) -> None:
         self._acks.append((last_offset, future))
@@ -32,12 +34,27 @@ class PendingRequests:
                 future.set_result(None)
 
     def committed(self, watermark: Offset) -> None:
-        """Tells fetches how many bytes more they can read."""
+        """Tells fetches how many bytes more they can read, and wakes the waits for a flush."""
         size_bytes, uncommitted = 0, self.uncommitted
         while uncommitted and uncommitted[0][0] < watermark:
             size_bytes += uncommitted.popleft()[1]
         for fetch in self.fetches:
             fetch.committed(size_bytes)
+        self.flushed()
+
+    def next_flush(self) -> asyncio.Future[None]:
+        """A future for the next flush, commit, change of leader, or failure of the log."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushes.append(future)
+        return future
+
+    def flushed(self) -> None:
+        if not self._flushes:
+            return
+        waiting, self._flushes = self._flushes, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def fail(self, error: Exception, below: Offset = EVERYTHING) -> None:
         """Fails the appends that end below this offset: this leader will not acknowledge them."""
@@ -55,5 +72,6 @@ class PendingRequests:
         self.wake()
 
     def wake(self) -> None:
+        self.flushed()
         for fetch in self.fetches:
             fetch.wake()

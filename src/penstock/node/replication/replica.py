@@ -107,6 +107,7 @@ class PartitionReplica:
     def flushed(self) -> None:
         """The log was flushed further."""
         self.consensus.flushed()
+        self._pending.flushed()
 
     def fail(self, error: StorageError | CorruptLog) -> None:
         """A flush failed: no pending append can be committed by this replica any more."""
