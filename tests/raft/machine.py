@@ -66,6 +66,8 @@ class Machine:
         self.unsaved: list[Persist] = []
         self.refuses = False
         """Every entry that it receives has a wrong checksum."""
+        self.full = False
+        """Its disk takes no entry."""
         self.core: Raft | None = None
 
     @property
@@ -98,6 +100,10 @@ class Machine:
             if self.refuses and isinstance(effect, AppendEntries):
                 self.note(f"{self.me} refuses {len(effect.data)} bytes")
                 self.do(now, self.raft.entries_refused(now))
+                return
+            if self.full and isinstance(effect, AppendEntries | AppendControl):
+                self.note(f"{self.me} has no space")
+                self.do(now, self.raft.write_failed(now))
                 return
             self.note(f"{self.me} {describe(effect)}")
             wrote_control += self._carry_out(effect)

@@ -13,6 +13,7 @@ the replicas, in order. `play` runs the commands and compares the whole text.
     settle             save, flush and deliver until nothing is left
     beat A             A's beat reaches every replica that is not cut off, and so do the answers; a change goes on
     refuse N, accept N N finds the entries that it receives damaged, or intact again
+    full N, free N     N's disk takes no entries, or takes them again
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
     transfer A B       A hands over to B
@@ -176,6 +177,12 @@ class ScriptedGroup:
                 leader.do(self.now, leader.raft.refused(self.now, peer.me, peer.raft.term))
         if leader.raft.changing and leader.raft.next_deadline <= self.now:
             leader.do(self.now, leader.raft.tick(self.now))
+
+    def _do_full(self, node: str) -> None:
+        self.machines[int(node)].full = True
+
+    def _do_free(self, node: str) -> None:
+        self.machines[int(node)].full = False
 
     def _do_refuse(self, node: str) -> None:
         self.machines[int(node)].refuses = True

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import GroupConfig, Refusal, Refused
+from penstock.raft import GroupConfig, Refusal, Refused, Role
 from tests.raft.machine import SETTINGS, replica
 from tests.raft.scripted_group import ScriptedGroup
 
@@ -935,3 +935,25 @@ def test_a_late_newcomer_to_an_idle_group_votes_as_soon_as_it_has_everything() -
     assert config is not None
     assert config.voters == tuple(replica(node) for node in (1, 2, 3, 4))
     assert not config.joint
+
+
+# --- entries that cannot be written
+
+
+@pytest.mark.parametrize("fault", ["full", "refuse"])
+def test_a_configuration_that_a_follower_could_not_write_does_not_hold(fault: str) -> None:
+    """[14] It would decide, and as a leader change the members, by an entry that is not in its log."""
+    scripted = ScriptedGroup(3)
+    scripted.play(f">> elect 1\n>> beat 1\n>> {fault} 2\n>> change 1 1 3\n>> beat 1\n>> settle")
+    assert scripted.machines[3].raft.config == GroupConfig((replica(1), replica(3)))
+    assert scripted.machines[2].raft.config == GroupConfig((replica(1), replica(2), replica(3)))
+    assert scripted.machines[2].raft.configs.newest_index <= scripted.machines[2].log.end_index
+
+
+def test_a_configuration_that_a_leader_could_not_write_does_not_hold_and_it_steps_down() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play(">> elect 1\n>> beat 1\n>> full 1\n>> change 1 1 3\n>> beat 1\n>> settle")
+    assert scripted.machines[1].raft.role is Role.FOLLOWER
+    assert scripted.machines[1].raft.config == GroupConfig((replica(1), replica(2), replica(3)))
+    scripted.play(">> free 1\n>> elect 2\n>> change 2 1 2\n>> beat 2\n>> settle\n>> beat 2\n>> settle")
+    assert scripted.machines[1].raft.config == GroupConfig((replica(1), replica(2)))

@@ -243,6 +243,12 @@ MUTANTS = (
         seeds=1000,
     ),
     Mutant(
+        "a configuration that was not written holds",
+        "a replica on a full disk decides by a configuration that is not in its log",
+        (Change(core.Raft, "write_failed", "self.configs_truncated(self.log.end_index)", "pass"),),
+        seeds=800,
+    ),
+    Mutant(
         "one half decides",
         "during a change the old members are not asked",
         (

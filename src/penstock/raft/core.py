@@ -280,11 +280,12 @@ class Raft:
         recovery.continue_alone(self, now)
         return self._effects()
 
-    def resign(self, now: float) -> list[Effect]:
-        """Steps down, for instance because the log cannot be written."""
+    def write_failed(self, now: float) -> list[Effect]:
+        """An append could not be carried out, and the log is as before. A leader steps down. A configuration that did
+        not get into the log does not hold (14)."""
         if self.role is not Role.FOLLOWER:
             self.follow(now, self.term, None)
-            self.configs_truncated(self.log.end_index)
+        self.configs_truncated(self.log.end_index)
         return self._effects()
 
     def require_replicas(self, count: int) -> list[Effect]:
@@ -296,6 +297,7 @@ class Raft:
 
     def entries_refused(self, now: float) -> list[Effect]:
         """Follower: the entries that the leader sent in this term cannot be stored. A reply tells the leader (8)."""
+        self.configs_truncated(self.log.end_index)
         if isinstance(self.part, Follower) and self.leader is not None:
             self.part.refuse()
         return self._effects()

@@ -1,7 +1,8 @@
 """The effects: what the core asks of its caller, to be carried out at once, in order and before the next input.
 
-If one effect fails, the caller carries out none of those after it. It then tells a leader to `resign`; a follower gets
-the entries again from its leader. A log that could not be truncated must not be used any more.
+If an append fails, the caller carries out none of the effects after it, and tells the core (`write_failed`, or
+`entries_refused` for entries that are damaged). A follower gets the entries again from its leader. A log that could not
+be truncated must not be used any more.
 """
 
 from enum import Enum, IntEnum

@@ -73,6 +73,8 @@ class ReplicaView(NamedTuple):
     """Up to where the replica itself has compacted its log."""
     matches: tuple[int, ...]
     """How far a leader's peers have flushed, as far as it knows; empty for other roles."""
+    config_index: int
+    """Where the entry of the newest configuration ends."""
 
 
 def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
@@ -140,6 +142,7 @@ class Witness:
             log.start_offset,
             log.files.state.cleaned_offset,
             _matches(core),
+            core.configs.newest_index,
         )
         before = self._seen.get(one.me)
         if before == view:
@@ -166,6 +169,11 @@ class Witness:
             self._broken(
                 "start <= watermark <= end",
                 f"{one.name} has committed {view.commit_index} of {view.first_index} to {view.end_index}",
+            )
+        if view.config_index > view.end_index:
+            self._broken(
+                "a configuration holds while it is in the log",
+                f"{one.name} has one from index {view.config_index}, and its log ends at {view.end_index}",
             )
         watermark = one.log.entries.offset_at(view.commit_index)
         # After a start a replica knows only that its deleted prefix was committed, until its leader tells it more.

@@ -170,11 +170,11 @@ class Machine(SimMachine):
             if self.world.rotten is None:
                 raise Violation("entries arrive as they were written", f"{self.name}: {problem}") from problem
             self.world.tally.add("rotten entries refused")
+            self.do(self.core.write_failed(self.now()))
         except DiskFull:
-            # The effects behind it are dropped; a leader that cannot write resigns.
+            # The effects behind it are dropped; a leader that cannot write steps down.
             self.world.tally.add("writes refused by a full disk")
-            if self.core.role is Role.LEADER:
-                self.do(self.core.resign(self.now()))
+            self.do(self.core.write_failed(self.now()))
         except StorageError as problem:
             self._halt(problem)
             return

@@ -258,12 +258,11 @@ class RaftDriver:
 
     def _no_space(self, refused: DiskFull) -> None:
         """Nothing was acknowledged. A follower gets the entries again, when there may be space; a leader that cannot
-        write its own entries resigns."""
+        write its own entries steps down."""
         if not self._full:
             self._full = True
             log.error("%s: %s", self._host.label, refused)
-        if self.core.role is Role.LEADER:
-            self.carry_out(self.core.resign(self._multi_raft.now()))
+        self.carry_out(self.core.write_failed(self._multi_raft.now()))
 
     def _send(self, effect: Send) -> None:
         self._multi_raft.post(effect.to, self.group, effect.message)
