@@ -38,7 +38,7 @@ async def work(servers: str) -> None:
                 if settled == JOBS:
                     client.stop()
 
-        finished = await client.run(grace=10)
+        finished = await client.run(grace=10, signals=True)
         print(f"{settled} jobs, {failures} of them at the second attempt, up to {most_busy} at once")
         print(f"all handlers have finished: {finished}")
 

@@ -24,6 +24,7 @@ from penstock.client.arguments import (
 )
 from penstock.client.base_streams import BaseStream
 from penstock.client.errors import ClientError, Closed, Unreachable
+from penstock.client.forks import ForkGuard
 from penstock.client.http_discovery import http_urls, make_admin
 from penstock.client.kafka_errors import no_answer_text
 from penstock.client.publishing import OutgoingMessage, Publisher
@@ -35,7 +36,9 @@ DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
 DEFAULT_TTL_S: Final = 7 * 24 * 3600.0
 DEFAULT_RECONNECT_TIMEOUT_S: Final = 60.0
-PUBLISH_SECONDS: Final = 60.0
+PUBLISH_SECONDS: Final = 10.0
+"""How long `publish` waits. A new leader takes about two seconds; a web request should not wait much longer."""
+FLUSH_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 30.0
 """How long a graceful end waits for handlers: as long as most process managers wait before they kill."""
 
@@ -89,6 +92,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         self._streams: list[BaseStream[Any, Any]] = []
         self._plans: list[WorkerPlan] = []
         self._lock = threading.Lock()
+        self._guard = ForkGuard()
         self._publisher: Publisher | None = None
         self._kafka_admin: AdminClient | None = None
         self._is_closed = False
@@ -117,7 +121,8 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         ttl: Seconds | None = None,
         timeout: float = PUBLISH_SECONDS,
     ) -> StoredT:
-        """Returns when a majority has the message on disk: where it is stored. Raises PublishFailed otherwise.
+        """Returns when a majority has the message on disk: where it is stored. Raises PublishFailed otherwise, after
+        `timeout` seconds at the latest; the error says whether the message may be stored all the same.
 
         `message_id`: within the topic's dedup.window.ms the topic stores one message of this id, however often it is
         published; without `key` and `partition`, the id also chooses the partition. `delay` (seconds) or `deliver_at`:
@@ -299,6 +304,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         return register
 
     def _check_plans(self) -> None:
+        self._guard.check()
         if not self._plans:
             raise ClientError("no workers: decorate a handler with @client.worker(...) first")
 
@@ -309,10 +315,12 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     # --- connections that are made when they are needed, from any thread
 
     def _check_open(self) -> None:
+        self._guard.check()
         if self._is_closed:
             raise Closed("the client was closed: make another one")
 
     def _open_publisher(self) -> Publisher:
+        self._guard.check()  # before the lock: another thread may have had it during the fork
         with self._lock:
             self._check_open()
             if self._publisher is None:
@@ -320,6 +328,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
             return self._publisher
 
     def _open_kafka_admin(self) -> AdminClient:
+        self._guard.check()
         with self._lock:
             self._check_open()
             if self._kafka_admin is None:
@@ -330,6 +339,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
 
     def _find_urls(self) -> list[str]:
         """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""
+        self._guard.check()
         if self._http:
             return self._http
         try:

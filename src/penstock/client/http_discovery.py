@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.client.errors import ClientError, Denied
+from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, client_error
 
 CONFIG: Final = "penstock.http.url"
@@ -25,7 +26,7 @@ def make_admin(servers: str, settings: Mapping[str, Any]) -> AdminClient:
         "log_level": 0,
     }
     try:
-        return AdminClient({**settings, **ours})
+        return kept_in_child(AdminClient({**settings, **ours}))
     except KafkaException as problem:
         raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
 

@@ -4,6 +4,7 @@ One thread polls for delivery reports; librdkafka has its own. The blocking and 
 message's future is a concurrent.futures.Future, and either client can wait for it.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -15,8 +16,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.client.arguments import MESSAGE_ID, RecordHeaders, as_bytes
 from penstock.client.errors import ClientError, Closed, PublishFailed
+from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
+
+log = logging.getLogger("penstock.client")
 
 POLL_SECONDS: Final = 0.1
 FULL_PAUSE_SECONDS: Final = 0.005
@@ -54,6 +58,10 @@ class QueueFull(Exception):
     """librdkafka's queue is full: try again in a moment."""
 
 
+class _Producer(Producer):
+    """librdkafka's, which as it is cannot be referred to weakly."""
+
+
 class Publisher:
     """Made with the first message. Usable from all threads."""
 
@@ -67,11 +75,13 @@ class Publisher:
             "logger": LIBRDKAFKA_LOG,
         }
         try:
-            self._producer = Producer({**defaults, **settings, **ours})
+            self._producer = kept_in_child(_Producer({**defaults, **settings, **ours}))
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
         self._topics = TopicCache(self._producer, servers)
         self._is_closed = False
+        self._awaited: set[Future[Stored]] = set()
+        """Messages without an answer, except those that their caller has given up."""
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()
 
@@ -93,6 +103,7 @@ class Publisher:
         report = partial(self._report, future)
         partition = self._partition_of(message)
         chosen: dict[str, Any] = {} if partition is None else {"partition": partition}
+        self._awaited.add(future)
         try:
             self._producer.produce(
                 message.topic,
@@ -103,33 +114,47 @@ class Publisher:
                 **chosen,
             )
         except BufferError:
+            self._awaited.discard(future)
             raise QueueFull from None
         except KafkaException as problem:
+            self._awaited.discard(future)
             raise _failed(message.topic, problem.args[0]) from None
         return future
 
     def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
         """Looks up the topic if it is new, and waits while the queue is full."""
+        deadline = time.monotonic() + timeout_s
         if not self.knows(message):
             self.look_up(message, timeout_s)
         while True:
             try:
                 return self.offer(message)
             except QueueFull:
+                if time.monotonic() >= deadline:
+                    raise queue_stays_full(message.topic, timeout_s) from None
                 time.sleep(FULL_PAUSE_SECONDS)
+
+    def abandon(self, future: "Future[Stored]") -> None:
+        """Its caller has been told that there is no answer: `close` does not wait for it."""
+        self._awaited.discard(future)
 
     def flush(self, timeout_s: float) -> int:
         """The number of messages that are not acknowledged yet."""
         return int(self._producer.flush(timeout_s))
 
     def close(self, timeout_s: float) -> None:
-        """Waits for acknowledgements; after that, the remaining messages fail."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.flush(timeout_s)
-            self._producer.purge()
-            self._producer.flush(1.0)
-            self._thread.join()
+        """Waits for acknowledgements that a caller still waits for; after that, the remaining messages fail."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        deadline = time.monotonic() + timeout_s
+        while self._awaited and (left_s := deadline - time.monotonic()) > 0:
+            self._producer.flush(min(left_s, POLL_SECONDS))
+        if self._awaited:
+            log.warning("%d messages were not acknowledged before the client was closed", len(self._awaited))
+        self._producer.purge()
+        self._producer.flush(1.0)
+        self._thread.join()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -146,6 +171,7 @@ class Publisher:
             self._producer.poll(POLL_SECONDS)
 
     def _report(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
+        self._awaited.discard(future)
         topic = message.topic() or ""
         if error is None:
             stored = (topic, message.partition() or 0, message.offset() or 0)
@@ -159,6 +185,11 @@ class Publisher:
 def publish_timed_out(topic: str, timeout: float) -> PublishFailed:
     doubt = "it is still under way and may be stored; publish it again only with a message_id"
     return PublishFailed(f"publishing to {topic}: no answer within {timeout} s: {doubt}")
+
+
+def queue_stays_full(topic: str, timeout: float) -> PublishFailed:
+    full = "librdkafka's queue has been full for"
+    return PublishFailed(f"publishing to {topic}: {full} {timeout} s. Nothing was stored.", retriable=True)
 
 
 def check_flushed(left: int, timeout: float) -> None:

@@ -10,6 +10,7 @@ from websockets.exceptions import WebSocketException
 
 from penstock.client.connection_loss import connection_loss
 from penstock.client.errors import ClientError, Closed
+from penstock.client.forks import ForkGuard
 from penstock.client.session import Effect, Item, Promise, Resolve, Session
 
 log = logging.getLogger("penstock.client")
@@ -31,6 +32,7 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
         self._name = name
         self._sockets: dict[int, Connection] = {}
         self._is_draining = False
+        self._guard = ForkGuard()
 
     @abstractmethod
     def settlement(self) -> S:

@@ -6,7 +6,7 @@
             with job:
                 ...
 
-Threads may share a client. Processes may not: after a fork, make a new one.
+Threads may share a client. Processes may not: after a fork, make a new one (forks.py).
 """
 
 import time
@@ -16,12 +16,13 @@ from queue import SimpleQueue
 from typing import Self
 
 from penstock.client.arguments import Seconds, as_seconds
-from penstock.client.base import GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
+from penstock.client.base import FLUSH_SECONDS, GRACE_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.errors import ClientError
 from penstock.client.publishing import OutgoingMessage, Stored, check_flushed, publish_timed_out
+from penstock.client.signals import stopping_on_signals
 from penstock.client.streams import Queue, Subscription
-from penstock.client.workers import WorkerPool, stopping_on_signals
+from penstock.client.workers import WorkerPool
 
 
 class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
@@ -41,17 +42,20 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
     def _publish(self, message: OutgoingMessage, timeout: float) -> Stored:
         deadline = time.monotonic() + timeout
-        future = self._open_publisher().put(message, timeout)
+        publisher = self._open_publisher()
+        future = publisher.put(message, timeout)
         try:
             return future.result(max(deadline - time.monotonic(), 0.0))
         except TimeoutError:
+            publisher.abandon(future)
             raise publish_timed_out(message.topic, timeout) from None
 
     def _publish_soon(self, message: OutgoingMessage) -> "Future[Stored]":
         return self._open_publisher().put(message)
 
-    def flush(self, timeout: float = PUBLISH_SECONDS) -> None:
+    def flush(self, timeout: float = FLUSH_SECONDS) -> None:
         """Waits for all messages that were published in the background. Each one's future has its result."""
+        self._guard.check()
         if self._publisher is not None:
             check_flushed(self._publisher.flush(timeout), timeout)
 
@@ -59,7 +63,8 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
     def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
         """Runs all workers until `stop` is called, or SIGTERM or Ctrl-C comes. Then waits for running handlers, for
-        `grace` seconds at most, and gives the other jobs back. Returns whether all handlers have finished. Raises
+        `grace` seconds at most, and gives the other jobs back; a second signal ends the process at once. `signals`:
+        whether it takes them, which it can in the main thread only. Returns whether all handlers have finished. Raises
         errors that end a worker, such as a topic that does not exist, or the SystemExit of a handler. Waits for nodes
         that are away."""
         self._check_plans()
@@ -92,12 +97,16 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
     # --- the end
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Waits, for so many seconds, until all messages and acks are durable; gives open jobs back."""
+        """Waits, for so many seconds in all, until all messages and acks are durable; gives open jobs back. Does not
+        wait for messages whose `publish` has timed out."""
+        if self._guard.is_forked:
+            return
+        deadline = time.monotonic() + timeout
         with self._lock:
             streams = list(self._streams)
         for stream in streams:
-            stream.close(timeout)
-        self._close_kafka(timeout)
+            stream.close(max(deadline - time.monotonic(), 0.0))
+        self._close_kafka(max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self

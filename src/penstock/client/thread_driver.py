@@ -17,8 +17,9 @@ from penstock.client.errors import ClientError
 from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
 from penstock.client.session_driver import FindUrls, SessionDriver, log
 
-JOIN_SECONDS = 5.0
-"""How long `close` waits for its threads: one may be connecting to a host that does not answer."""
+JOIN_SECONDS = 1.0
+"""How long `close` waits for its threads to end. One may be connecting to a host that does not answer: it ends by
+itself, and does not keep the process alive."""
 
 
 class Settlement:
@@ -69,6 +70,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     def receive(self, timeout: float | None) -> Item | None:
         """None after the timeout, or when the session drains. Raises the error that ended the session."""
+        self._guard.check()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while not self._is_draining:
@@ -96,6 +98,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         return Settlement(self)
 
     def tell(self, event: Callable[[float], None]) -> None:
+        self._guard.check()
         with self._lock:
             event(time.monotonic())
             self._work.notify()
@@ -105,6 +108,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Waits for a condition that only the session can change."""
+        self._guard.check()
         with self._lock:
             self._watchers += 1
             try:
@@ -117,6 +121,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         return self.wait_for(lambda: self.session.is_settled or self.session.ended is not None, timeout)
 
     def drain(self) -> None:
+        self._guard.check()
         with self._lock:
             self._is_draining = True
             self.session.drain()
@@ -124,7 +129,10 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
             self._work.notify()
 
     def close(self, timeout: float | None) -> None:
-        """Waits for answers, disconnects and ends the threads. May be called again."""
+        """Waits for answers, disconnects and ends the threads. May be called again. Does nothing in a forked
+        process, which has no part in the session."""
+        if self._guard.is_forked:
+            return
         self.drain()
         self.flush(timeout)
         with self._lock:

@@ -88,7 +88,8 @@ class TopicCache:
         """Returns when messages may be sent to the topic. Raises PublishFailed: nothing was sent."""
         began = time.monotonic()
         while True:
-            error = self._ask(topic, min(ASK_SECONDS, max(timeout_s, ASK_AGAIN_SECONDS)))
+            left_s = began + timeout_s - time.monotonic()
+            error = self._ask(topic, min(ASK_SECONDS, max(left_s, ASK_AGAIN_SECONDS)))
             if error is None:
                 return
             failure = client_error(error, f"publishing to {topic}", HINTS)

@@ -1,11 +1,9 @@
 """Workers in threads: they call a handler with each job until they are stopped."""
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from random import Random
 
 from penstock.client.handler_timeouts import TimeoutMonitor
@@ -115,25 +113,3 @@ class WorkerPool:
             self._on_end(too_many_stuck(self.plan))
         else:
             self._start_thread()
-
-
-@contextmanager
-def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`; a second one of them interrupts at once. Only in the main thread: Python allows
-    no other thread to handle signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def on_signal(number: int, _frame: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        stop()
-
-    for number in before:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -254,7 +254,7 @@ def test_a_signal_ends_workers_gracefully(broker: Broker, topic: str, group: str
                 await asyncio.sleep(0.05)
                 done.append(job.text())
 
-            assert await client.run()
+            assert await client.run(signals=True)
         assert done == ["0"]
 
     run(work())

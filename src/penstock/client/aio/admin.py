@@ -1,11 +1,11 @@
 """Administration for programs with an event loop: each method of `Admin`, run in a thread."""
 
-import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.client.admin import Admin
+from penstock.client.aio.threads import call_in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,7 +18,7 @@ def _in_thread(
 
     @functools.wraps(method)
     async def call(self: "AsyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self._admin, *args, **kwargs)
+        return await call_in_thread(functools.partial(method, self._admin, *args, **kwargs))
 
     return call
 

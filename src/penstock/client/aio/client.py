@@ -11,25 +11,30 @@ thread for each call; they never block the loop.
 """
 
 import asyncio
+import concurrent.futures
 from collections.abc import Coroutine
 from contextlib import nullcontext
 from typing import Any, Self
 
 from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.streams import AsyncQueue, AsyncSubscription
-from penstock.client.aio.workers import AsyncWorkerPool, stopping_on_signals
+from penstock.client.aio.threads import call_in_thread
+from penstock.client.aio.workers import AsyncWorkerPool
 from penstock.client.arguments import Seconds, as_seconds
-from penstock.client.base import GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
+from penstock.client.base import FLUSH_SECONDS, GRACE_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.errors import ClientError
 from penstock.client.publishing import (
     FULL_PAUSE_SECONDS,
     OutgoingMessage,
+    Publisher,
     QueueFull,
     Stored,
     check_flushed,
     publish_timed_out,
+    queue_stays_full,
 )
+from penstock.client.signals import stopping_on_signals
 from penstock.client.topic_cache import REACH_SECONDS
 
 StoredFuture = asyncio.Future[Stored]
@@ -57,44 +62,62 @@ class AsyncClient(
 
     async def _publish(self, message: OutgoingMessage, timeout: float) -> Stored:
         deadline = asyncio.get_running_loop().time() + timeout
-        future = await self._put(message, timeout)
+        publisher = self._open_publisher()
+        future = await self._put(publisher, message, timeout)
         try:
             async with asyncio.timeout_at(deadline):
-                return await future
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise publish_timed_out(message.topic, timeout) from None
+        finally:
+            publisher.abandon(future)
 
     async def _publish_soon(self, message: OutgoingMessage) -> StoredFuture:
-        return await self._put(message, REACH_SECONDS)
+        return asyncio.wrap_future(await self._put(self._open_publisher(), message, REACH_SECONDS))
 
-    async def _put(self, message: OutgoingMessage, timeout_s: float) -> StoredFuture:
-        publisher = self._open_publisher()
+    async def _put(
+        self, publisher: Publisher, message: OutgoingMessage, timeout_s: float
+    ) -> concurrent.futures.Future[Stored]:
+        """The same as `Publisher.put`, on the event loop."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         if not publisher.knows(message):
-            await asyncio.to_thread(publisher.look_up, message, timeout_s)
+            await call_in_thread(publisher.look_up, message, timeout_s)
         while True:
             try:
-                return asyncio.wrap_future(publisher.offer(message))
+                return publisher.offer(message)
             except QueueFull:
+                if loop.time() >= deadline:
+                    raise queue_stays_full(message.topic, timeout_s) from None
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
 
-    async def flush(self, timeout: float = PUBLISH_SECONDS) -> None:
+    async def flush(self, timeout: float = FLUSH_SECONDS) -> None:
         """Waits for all messages that were published in the background. Each one's future has its result."""
+        self._guard.check()
         if self._publisher is not None:
-            check_flushed(await asyncio.to_thread(self._publisher.flush, timeout), timeout)
+            check_flushed(await call_in_thread(self._publisher.flush, timeout), timeout)
 
     # --- workers
 
-    async def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
-        """Runs all workers until `stop` is called, SIGTERM or Ctrl-C comes, or the call is cancelled. Then waits for
-        running handlers, for `grace` seconds at most, and gives the other jobs back. Returns whether all handlers have
-        finished. Raises what `Client.run` raises."""
+    async def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = False) -> bool:
+        """Runs all workers until `stop` is called or the call is cancelled. Then waits for running handlers, for
+        `grace` seconds at most, and gives the other jobs back. Returns whether all handlers have finished. Raises what
+        `Client.run` raises.
+
+        `signals`: whether SIGTERM and Ctrl-C end it, too, and a second one the process, at once. The program that has
+        the event loop usually handles them itself; set it if this call is all that the program does."""
         self._check_plans()
         grace_s = as_seconds("grace", grace)
-        self._stop = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._stop = loop.create_future()
         if self._is_stop_asked:
             self.stop()
         try:
-            with stopping_on_signals(self.stop) if signals else nullcontext():
+            with (
+                stopping_on_signals(lambda: loop.call_soon_threadsafe(self.stop))
+                if signals
+                else nullcontext()
+            ):
                 return await self._run(self._stop, grace_s)
         finally:
             self._stop, self._is_stop_asked = None, False
@@ -128,10 +151,15 @@ class AsyncClient(
     # --- the end
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Waits, for so many seconds, until all messages and acks are durable; gives open jobs back."""
+        """Waits, for so many seconds in all, until all messages and acks are durable; gives open jobs back. Does not
+        wait for messages whose `publish` has timed out."""
+        if self._guard.is_forked:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         for stream in list(self._streams):
-            await stream.close(timeout)
-        await asyncio.to_thread(self._close_kafka, timeout)
+            await stream.close(max(deadline - loop.time(), 0.0))
+        await call_in_thread(self._close_kafka, max(deadline - loop.time(), 0.0))
 
     async def __aenter__(self) -> Self:
         return self

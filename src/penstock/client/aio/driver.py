@@ -13,6 +13,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from penstock.client.aio.threads import call_in_thread
 from penstock.client.connection_loss import CONNECT_SETTINGS
 from penstock.client.errors import ClientError
 from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
@@ -51,6 +52,7 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     async def receive(self, timeout: float | None) -> Item | None:
         """None after the timeout, or when the session drains. Raises the error that ended the session."""
+        self._guard.check()
         try:
             async with asyncio.timeout(timeout):
                 while not self._is_draining:
@@ -83,6 +85,7 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
         return Settlement(loop=self._loop)
 
     def tell(self, event: Callable[[float], None]) -> None:
+        self._guard.check()
         event(self._loop.time())
         self._work.set()
         if self._task.done():  # connections are cancelled then: only promises can be left
@@ -192,7 +195,7 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     async def _find(self) -> None:
         with self._reporting_failed_search():
-            urls = await asyncio.to_thread(self._find_urls)
+            urls = await call_in_thread(self._find_urls)
             self.tell(lambda now: self.session.found(urls, now))
 
     async def _serve(self, connection_id: int, url: str) -> None:

@@ -2,15 +2,11 @@
 
 import asyncio
 import inspect
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
+from penstock.client.aio.threads import call_in_thread
 from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
@@ -91,77 +87,22 @@ class AsyncWorkerPool:
     async def _call(self, job: AsyncJob) -> object:
         if is_coroutine_function(self.plan.handler):
             result = self.plan.handler(job)
-        elif self.plan.timeout_s is None:
-            result = await asyncio.to_thread(self.plan.handler, job)
         else:
-            result = await self._call_in_thread(job)
+            result = await call_in_thread(
+                self.plan.handler,
+                job,
+                name=f"penstock-worker-{self.plan.group}",
+                on_abandon=self._count_stuck,
+                on_late=self._ended_late,
+            )
         # A plain function may have wrapped a coroutine function: what it returns belongs to this loop.
         return await result if inspect.isawaitable(result) else result
-
-    async def _call_in_thread(self, job: AsyncJob) -> object:
-        """In a thread of its own: a handler that hangs must neither block one of the loop's few threads nor keep the
-        process from ending. Its result is dropped if it comes after the timeout."""
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-        context = copy_context()
-
-        def report(result: object, problem: BaseException | None) -> None:
-            if outcome.done():
-                self._stuck -= 1
-                discarded(result)
-            else:
-                outcome.set_result((result, problem))
-
-        def call() -> None:
-            result: object = None
-            problem: BaseException | None = None
-            try:
-                result = context.run(self.plan.handler, job)
-            except BaseException as raised:  # noqa: BLE001 - raised below, on the loop
-                problem = raised
-            with suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(report, result, problem)
-
-        threading.Thread(target=call, name=f"penstock-worker-{self.plan.group}", daemon=True).start()
-        try:
-            result, problem = await outcome
-        finally:
-            if outcome.cancelled():
-                self._count_stuck()
-        if problem is not None:
-            raise problem
-        return result
 
     def _count_stuck(self) -> None:
         self._stuck += 1
         if self._stuck >= STUCK_MAX:
             self._on_end(too_many_stuck(self.plan))
 
-
-@contextmanager
-def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`; a second one of them does what it did before. Only in the main thread, where the
-    loop can handle signals."""
-    loop = asyncio.get_running_loop()
-    replaced: dict[int, Any] = {}
-
-    def restore(number: int) -> None:
-        loop.remove_signal_handler(number)
-        before = replaced.pop(number)
-        if before is not None:  # None: not set from Python, and cannot be set again
-            signal.signal(number, before)
-
-    def on_signal(number: int) -> None:
-        restore(number)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
-        with suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, on_signal, number)
-            replaced[number] = before
-    try:
-        yield
-    finally:
-        for left in list(replaced):
-            restore(left)
+    def _ended_late(self, result: object) -> None:
+        self._stuck -= 1
+        discarded(result)
