@@ -128,7 +128,7 @@ def test_a_report_of_an_older_node_can_be_shown(asked: Node, plain_cli: Cli) -> 
 def test_repeated_reports_into_a_pipe_are_separated_by_a_blank_line(
     asked: Node, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_status, "_snapshots", lambda *anything: iter([HEALTHY, HEALTHY]))
+    monkeypatch.setattr(cluster_status, "repeated", lambda *anything: iter([HEALTHY, HEALTHY]))
     shown = succeeded(plain_cli("cluster", "status", "--watch", "--http", asked.address)).stdout
     assert re.match(r"\d\d:\d\d:\d\d\ncluster c", shown)
     assert len(re.findall(r"\n\n\d\d:\d\d:\d\d\ncluster c", shown)) == 1

@@ -13,6 +13,7 @@ from penstock.cli.groups import parse_timestamp
 from tests.kafka.clients.queues import take
 from tests.kafka.clients.queues import worker as share_consumer
 from tests.kafka.trio import Trio
+from tests.web.workers import working
 
 from .conftest import Cli, succeeded
 
@@ -41,7 +42,7 @@ def test_lag_counts_the_unread_messages(cli: Cli, names: tuple[str, str]) -> Non
     row = next(line.split() for line in page.splitlines() if line.startswith(topic))
     assert row[1:5] == ["0", "4", "10", "6"]
     listed = json.loads(succeeded(cli("groups", "list", "--json")).stdout)
-    assert {"group": group, "state": "empty", "type": "classic"} in listed
+    assert {"group": group, "state": "empty", "type": "classic", "consumers": 0} in listed
 
 
 def test_reset_changes_nothing_without_confirmation(cli: Cli, names: tuple[str, str]) -> None:
@@ -140,11 +141,11 @@ def test_a_share_group_is_listed_with_its_type_among_the_others(
     cli: Cli, names: tuple[str, str], share_group: str
 ) -> None:
     listed = json.loads(succeeded(cli("groups", "list", "--json")).stdout)
-    assert {"group": share_group, "state": "stable", "type": "share"} in listed
-    assert {"group": names[1], "state": "empty", "type": "classic"} in listed
+    assert {"group": share_group, "state": "stable", "type": "share", "consumers": 1} in listed
+    assert {"group": names[1], "state": "empty", "type": "classic", "consumers": 0} in listed
     assert [row["group"] for row in listed] == sorted(row["group"] for row in listed)
     page = succeeded(cli("groups", "list"))
-    assert [share_group, "stable", "share"] in [line.split() for line in page.stdout.splitlines()]
+    assert [share_group, "stable", "share", "1"] in [line.split() for line in page.stdout.splitlines()]
     assert page.stderr == ""
 
 
@@ -174,10 +175,24 @@ def known(trio: Trio) -> set[str]:
 
 
 def test_a_share_group_is_reported_as_a_queue_with_the_command_for_queues(cli: Cli, share_group: str) -> None:
-    described = cli("groups", "describe", share_group)
-    assert described.exit_code == 1
-    assert f"{share_group} is a queue" in described.stderr
-    assert f"penstock queues describe {share_group}" in described.stderr
+    reset = cli("groups", "reset", share_group, "--all-topics", "--to-earliest")
+    assert reset.exit_code == 1
+    assert f"{share_group} is a queue" in reset.stderr
+    assert f"penstock queues describe {share_group}" in reset.stderr
+
+
+def test_describe_shows_the_consumers_of_a_queue(cli: Cli, broker: Broker, unique: Unique) -> None:
+    name = unique("mail")
+    succeeded(cli("queues", "create", name))
+    with working(broker.http_url, name, name, credit=1, name="mailer") as worker:
+        worker.hear("working")
+        [group] = json.loads(succeeded(cli("groups", "describe", name, "--json")).stdout)
+        assert (group["type"], [one["name"] for one in group["consumers"]]) == ("share", ["mailer"])
+        page = succeeded(cli("groups", "describe", name)).stdout
+        assert "mailer" in page
+        assert "websocket" in page
+        listed = json.loads(succeeded(cli("groups", "list", "--json")).stdout)
+        assert [row["consumers"] for row in listed if row["group"] == name] == [1]
 
 
 def test_if_share_groups_cannot_be_listed_the_other_groups_are_and_that_is_reported(
@@ -185,5 +200,7 @@ def test_if_share_groups_cannot_be_listed_the_other_groups_are_and_that_is_repor
 ) -> None:
     monkeypatch.setattr(share_groups, "PLAIN", "ssl")  # now a plaintext connection counts as encrypted
     listed = succeeded(cli("groups", "list", "--json", "-X", "security.protocol=plaintext"))
-    assert {"group": names[1], "state": "empty", "type": "classic"} in json.loads(listed.stdout)
+    assert {"group": names[1], "state": "empty", "type": "classic", "consumers": 0} in json.loads(
+        listed.stdout
+    )
     assert "share groups may be missing" in listed.stderr

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from penstock import Broker
+from penstock.cli import queues_show
+from tests.web.workers import working
 
 from .conftest import Cli, succeeded
 
@@ -130,7 +132,9 @@ def test_list_counts_and_peek_shows_without_taking(queues: Cli, http: httpx.Clie
     assert '{"two": 2}' in page
     assert "x" * 60 not in page
     listed = json.loads(succeeded(queues("list", "--json")).stdout)
-    assert {"queue": name, "topics": [name], "partitions": 1, "undone": 3, "leased": 1} in listed
+    [row] = [row for row in listed if row["queue"] == name]
+    assert (row["topics"], row["partitions"], row["undone"], row["leased"]) == ([name], 1, 3, 1)
+    assert (row["consumers"], row["end_offset"]) == (1, 3)
     assert name in succeeded(queues("list")).stdout
 
 
@@ -237,3 +241,42 @@ def test_scheduled_counts_messages_that_are_not_due_and_shows_when_they_are(
     assert found["messages"] == [{"topic": name, "partition": 0, "offset": 0, "due_ms": due_ms}]
     page = succeeded(queues("scheduled", name, "--max", "1")).stdout
     assert page.count("2100-01-0") == 2  # midday of the first, in any time zone
+
+
+# --- consumers
+
+
+def test_describe_shows_the_consumers_and_delete_names_them(
+    queues: Cli, http: httpx.Client, broker: Broker, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    assert "no consumers" in succeeded(queues("describe", name)).stdout
+    publish(http, name, "one")
+    with working(broker.http_url, name, name, credit=1, name="mailer") as worker:
+        worker.jobs(1)
+        [facts] = json.loads(succeeded(queues("describe", name, "--json")).stdout)
+        [consumer] = facts["consumers"]
+        assert (consumer["name"], consumer["leases"]) == ("mailer", 1)
+        page = succeeded(queues("describe", name)).stdout
+        [line] = [line for line in page.splitlines() if line.startswith("mailer")]
+        assert consumer["address"] in line
+        assert "websocket" in line
+        refused = queues("delete", name, "--yes")
+        assert refused.exit_code == 1
+        assert f"mailer at {consumer['address']} (websocket)" in refused.stderr
+        assert f"penstock queues describe {name}" in refused.stderr
+
+
+def test_list_with_watch_shows_rates(queues: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"queue": "mail", "topics": ["mail"], "partitions": 1, "undone": 5, "leased": 0, "consumers": 2}
+    polls = [
+        (10.0, [{**row, "rate": 0.5, "end_offset": 100}]),
+        (12.0, [{**row, "rate": 7, "end_offset": 150}]),
+    ]
+    monkeypatch.setattr(queues_show, "repeated", lambda *anything: iter(polls))
+    page = succeeded(queues("list", "--watch")).stdout
+    cells = [line.split()[-3:] for line in page.splitlines() if line.startswith("mail")]
+    assert cells == [["2", "0.5", "-"], ["2", "7.0", "25.0"]]
+    lines = succeeded(queues("list", "--watch", "--json")).stdout.splitlines()
+    assert [json.loads(line)[0]["incoming"] for line in lines] == [None, 25.0]

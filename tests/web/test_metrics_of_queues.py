@@ -250,6 +250,7 @@ class FakeLed:
         self.name = TopicPartition("jobs", partition)
         self.serves = True
         self.term = Term(3)
+        self.start_offset = Offset(0)
         self.high_watermark = Offset(100)
 
     def end_for(self, isolation: Isolation) -> Offset:

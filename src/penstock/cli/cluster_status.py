@@ -1,6 +1,5 @@
 """`penstock cluster status`: nodes, leaders, replicas and lags, once or repeatedly."""
 
-import time
 from collections.abc import Callable, Iterator
 
 import click
@@ -11,14 +10,14 @@ from rich.table import Table
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import ClusterApi, asks
-from penstock.cli.output import console, counted, note, table
+from penstock.cli.output import console, counted, table
 from penstock.cli.problem import Problem
-from penstock.cli.stopping import Stop, stop_on_signals
+from penstock.cli.stopping import stop_on_signals
+from penstock.cli.watching import clear, repeated, watch_options
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 
 EXIT_UNHEALTHY = 3
 """The exit code of --check when the cluster was reached and is not healthy."""
-POLL_SECONDS = 0.1
 WIDE_COLUMNS = 110
 
 MOVES_NAMED = 3
@@ -39,9 +38,7 @@ COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", 
 @click.option("--topic", metavar="NAME", help="Only this topic's partitions.")
 @click.option("--trouble", is_flag=True, help="Only partitions with problems, or that are moving.")
 @click.option("--internal", is_flag=True, help="Also the broker's own topics.")
-@click.option("--watch", is_flag=True, help="Repeat it until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-              help="Seconds between two displays with --watch.")  # fmt: skip
+@watch_options
 @click.option("--check", is_flag=True,
               help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are up and every replica keeps up.")  # fmt: skip
 @json_option
@@ -63,12 +60,12 @@ def status(
     chosen = Chosen(topic=topic, trouble=trouble, internal=internal)
     with stop_on_signals() as stop:
         out = console()
-        for number, snapshot in enumerate(_snapshots(api, stop, interval if watch else None)):
+        for number, snapshot in enumerate(repeated(api.snapshot, stop, interval if watch else None)):
             if as_json:
                 click.echo(_as_json(chosen.of(snapshot), lines=watch))
                 continue
             if watch:
-                _clear(out, is_first=number == 0)
+                clear(out, is_first=number == 0)
             _show(out, snapshot, chosen)
     if check and not snapshot.healthy:
         raise click.exceptions.Exit(EXIT_UNHEALTHY)
@@ -105,32 +102,9 @@ def _has_problems(one: PartitionStatus) -> bool:
     return wrong or bool(one.adding or one.removing or one.offline or one.damaged)
 
 
-def _snapshots(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
-    """One, or with an interval one after the other until the person interrupts it. Failures after the first one are
-    printed and tried again: a cluster is watched when things go wrong."""
-    yield api.snapshot()
-    while interval is not None and not stop:
-        again_at = time.monotonic() + interval
-        while not stop and time.monotonic() < again_at:
-            time.sleep(min(POLL_SECONDS, interval))
-        if stop:
-            return
-        try:
-            yield api.snapshot()
-        except Problem as trouble:
-            note(f"{time.strftime('%H:%M:%S')} {trouble.message}")
-
-
 def _as_json(snapshot: ClusterStatus, *, lines: bool) -> str:
     text = msgspec.json.encode(snapshot)
     return (text if lines else msgspec.json.format(text, indent=2)).decode()
-
-
-def _clear(out: Console, *, is_first: bool) -> None:
-    if out.is_terminal:
-        out.clear()
-    else:
-        out.print(("" if is_first else "\n") + time.strftime("%H:%M:%S"))
 
 
 def _show(out: Console, snapshot: ClusterStatus, chosen: Chosen) -> None:

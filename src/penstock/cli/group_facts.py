@@ -1,17 +1,42 @@
 """A broker's facts about a consumer group: members, committed offsets, lag."""
 
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.cli import share_groups
+from penstock.cli import queue_consumers, share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.cli.problem import Problem
 from penstock.cli.topic_facts import Partitions, offsets_at
 
 NO_OFFSET = -1001
 """librdkafka's mark for "this group has committed nothing here"."""
+
+
+class IsQueue(Problem):
+    """The group is a share group."""
+
+    def __init__(self, group: str, state: str) -> None:
+        super().__init__(f"{group} is a queue (a share group)", f"penstock queues describe {group}")
+        self.state = state
+
+
+def member_counts(connection: Connection, admin: AdminClient, groups: list[str]) -> dict[str, int]:
+    """How many members each group has; without those whose coordinator does not answer."""
+    if not groups:
+        return {}
+    found: dict[str, int] = {}
+    for group, future in admin.describe_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S).items():
+        with suppress(Problem):
+            found[group] = len(connection.wait(future, f"looking for group {group}").members)
+    return found
+
+
+def _describe_queue(connection: Connection, group: str, state: str) -> dict[str, Any]:
+    consumers = queue_consumers.listed(connection, group)
+    return {"group": group, "type": share_groups.SHARE, "state": state, "consumers": consumers}
 
 
 def committed(connection: Connection, admin: AdminClient, group: str) -> Partitions:
@@ -29,10 +54,14 @@ def describe(connection: Connection, group: str) -> dict[str, Any]:
     """The group's state, members, and how far behind it is on every partition, as plain data."""
     admin = connection.admin()
     offsets = committed(connection, admin, group)
-    found = existing(connection, admin, group, offsets)
+    try:
+        found = existing(connection, admin, group, offsets)
+    except IsQueue as queue:
+        return _describe_queue(connection, group, queue.state)
     members = [_member(member) for member in found.members]
     return {
         "group": group,
+        "type": found.type.name.lower() if found.type else None,
         "state": found.state.name.lower(),
         "assignor": found.partition_assignor,
         "coordinator": f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator else None,
@@ -46,8 +75,9 @@ def existing(connection: Connection, admin: AdminClient, group: str, offsets: Pa
     [future] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
     found = connection.wait(future, f"looking for group {group}")
     if found.state.name == "DEAD" and not offsets and not found.members:
-        if group in share_groups.find(connection, admin).states:
-            raise Problem(f"{group} is a queue (a share group)", f"penstock queues describe {group}")
+        states = share_groups.find(connection, admin).states
+        if group in states:
+            raise IsQueue(group, states[group])
         raise Problem(
             f"there is no group {group}",
             "`penstock groups list` shows what there is, `penstock queues list` the queues",

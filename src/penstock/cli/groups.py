@@ -6,11 +6,12 @@ from typing import Any
 import click
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.cli import group_facts, share_groups
+from penstock.cli import group_facts, queue_consumers, share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
 from penstock.cli.help import examples
 from penstock.cli.output import facts_table, note, show, show_facts, show_json
 from penstock.cli.problem import Problem, explain
+from penstock.cli.queues_show import show_consumers
 from penstock.cli.topic_facts import Partitions, offsets_at, partition_numbers
 from penstock.cli.topics import confirm
 
@@ -30,7 +31,7 @@ def groups() -> None:
 @json_option
 @connects
 def list_groups(connection: Connection, as_json: bool) -> None:
-    """List groups, their state and their type: share groups are queues."""
+    """List groups, their state, their type and how many consumers they have: share groups are queues."""
     admin = connection.admin()
     answer = connection.wait(admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S), "listing groups")
     if answer.errors:
@@ -44,9 +45,13 @@ def list_groups(connection: Connection, as_json: bool) -> None:
         {"group": name, "state": state, "type": share_groups.SHARE} for name, state in shares.states.items()
     ]
     found.sort(key=lambda group: group["group"])
+    counts = group_facts.member_counts(connection, admin, [group.group_id for group in answer.valid])
+    if shares.states:
+        counts |= queue_consumers.counts(connection)
+    rows = [{**group, "consumers": counts.get(group["group"])} for group in found]
     if shares.doubt:
         note(f"share groups may be missing: {shares.doubt}")
-    show_facts(found, as_json, "group", "state", "type", nothing="no groups")
+    show_facts(rows, as_json, "group", "state", "type", "consumers", nothing="no groups")
 
 
 @groups.command(
@@ -56,7 +61,7 @@ def list_groups(connection: Connection, as_json: bool) -> None:
 @json_option
 @connects
 def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> None:
-    """Show groups' members, and how far behind they are on every partition."""
+    """Show groups' members, and how far behind they are on every partition; of queues, their consumers."""
     found = [group_facts.describe(connection, name) for name in names]
     if as_json:
         show_json(found)
@@ -66,6 +71,11 @@ def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> N
 
 
 def _show_group(group: dict[str, Any]) -> None:
+    if group["type"] == share_groups.SHARE:
+        show(f"{group['group']}  ({group['state']}, a queue: `penstock queues describe` shows its messages)")
+        show_consumers(group["consumers"])
+        show("")
+        return
     assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
     show(f"{group['group']}  ({group['state']}{assignor}, coordinator {group['coordinator']})")
     if group["members"]:

@@ -1,7 +1,7 @@
-"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete, alter. `queues_dead` has dead-letters."""
+"""`penstock queues`: create, peek, scheduled, purge, delete, alter. `queues_show` has list and describe, `queues_dead`
+dead-letters."""
 
 import json
-from datetime import datetime
 from typing import Any
 
 import click
@@ -9,9 +9,10 @@ import click
 from penstock.cli.connection import Command, json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
-from penstock.cli.output import counted, facts_table, note, show, show_facts, show_json, table
+from penstock.cli.output import counted, facts_table, note, show, show_facts, show_json
 from penstock.cli.parameters import UNITS_MS, Duration
 from penstock.cli.queues_dead import dead_letters
+from penstock.cli.queues_show import describe, list_queues, moment
 from penstock.cli.topics import confirm
 
 VALUE_WIDTH = 60
@@ -101,6 +102,8 @@ def queues() -> None:
     """
 
 
+queues.add_command(list_queues)
+queues.add_command(describe)
 queues.add_command(dead_letters)
 
 
@@ -149,39 +152,6 @@ def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
         note(f"created {name} on {', '.join(topics)} ({counted(len(made['partitions']), 'partition')})")
 
 
-@queues.command("list", epilog=examples("penstock queues list", "penstock queues list --json"))
-@json_option
-@asks(QueuesApi)
-def list_queues(api: QueuesApi, as_json: bool) -> None:
-    """List queues, and how many messages they have."""
-    columns = ("queue", "topics", "partitions", "undone", "leased")
-    show_facts(api.get()["queues"], as_json, *columns, nothing="no queues")
-
-
-@queues.command(epilog=examples("penstock queues describe mail", "penstock queues describe mail --json"))
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@json_option
-@asks(QueuesApi)
-def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
-    """Show the settings of queues, and the available, leased and waiting messages of every partition."""
-    found = [api.get(name) for name in names]
-    if as_json:
-        show_json(found)
-        return
-    for queue in found:
-        _show_queue(queue)
-
-
-def _show_queue(queue: Facts) -> None:
-    counts = ("undone", "available", "leased", "deferred", "dying")
-    columns = ("topic", "partition", "leader", "start=start_offset", "end=end_offset", *counts)
-    show(queue["queue"], "", facts_table(queue["partitions"], *columns))
-    for row in queue["partitions"]:
-        if row["holder"]:
-            show(f"{row['topic']}-{row['partition']} is with {row['holder']}")
-    show("", table("setting", "value", rows=queue["settings"].items()), "")
-
-
 @queues.command(
     epilog=examples(
         "penstock queues peek mail",
@@ -219,21 +189,11 @@ def scheduled(api: QueuesApi, name: str, as_json: bool, **where: Any) -> None:
     if as_json:
         show_json(found)
         return
-    partitions = [{**row, "next_due_ms": _moment(row["next_due_ms"])} for row in found["partitions"]]
+    partitions = [{**row, "next_due_ms": moment(row["next_due_ms"])} for row in found["partitions"]]
     show(facts_table(partitions, "topic", "partition", "deferred", "next due=next_due_ms", "unread"))
     if found["messages"]:
-        coming = [{**row, "due_ms": _moment(row["due_ms"])} for row in found["messages"]]
+        coming = [{**row, "due_ms": moment(row["due_ms"])} for row in found["messages"]]
         show("", facts_table(coming, "due=due_ms", "topic", "partition", "offset"))
-
-
-def _moment(at_ms: int | None) -> str | None:
-    """Local time; the number itself if no calendar has that year."""
-    if at_ms is None:
-        return None
-    try:
-        return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
-    except (OverflowError, ValueError):
-        return f"{at_ms} ms"
 
 
 def shortened(value: object) -> str:

@@ -28,7 +28,14 @@ from penstock.client.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Admin, GroupInfo, QueueInfo, QueuePartitionInfo, TopicInfo
+    from penstock.client.admin import (
+        Admin,
+        GroupInfo,
+        QueueConsumerInfo,
+        QueueInfo,
+        QueuePartitionInfo,
+        TopicInfo,
+    )
     from penstock.client.aio import AsyncClient, AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
     from penstock.client.aio.admin import AsyncAdmin
     from penstock.client.dead_letters import DeadLetter
@@ -58,6 +65,7 @@ __all__ = [
     "Message",
     "PublishFailed",
     "Queue",
+    "QueueConsumerInfo",
     "QueueInfo",
     "QueuePartitionInfo",
     "Refused",
@@ -71,7 +79,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "admin": ("Admin", "GroupInfo", "QueueInfo", "QueuePartitionInfo", "TopicInfo"),
+    "admin": ("Admin", "GroupInfo", "QueueConsumerInfo", "QueueInfo", "QueuePartitionInfo", "TopicInfo"),
     "aio": ("AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"),
     "dead_letters": ("DeadLetter",),
     "publishing": ("Stored",),

@@ -82,15 +82,32 @@ class QueuePartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that wait for an earlier job of their key."""
     dying: int | None = None
     """Jobs on their way to the dead-letter topic."""
-    consumers: int | None = None
+    rate: float | None = None
+    """Jobs that were settled per second, over the last minute."""
     holder: str | None = None
     """The consumer of an exclusive queue."""
+
+
+class QueueConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer that is connected, or one over HTTP that holds leases or sent a request within the last minute."""
+
+    id: str
+    name: str
+    address: str
+    interface: str
+    """kafka, websocket or http."""
+    since_ms: int
+    leases: int
+    rate: float
+    """Jobs that it settled per second, over the last minute."""
+    partitions: list[str]
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: list[QueuePartitionInfo]
     configs: dict[str, str]
+    consumers: list[QueueConsumerInfo] = []
 
     @property
     def undone(self) -> int:
@@ -236,11 +253,13 @@ class Admin:
         found = self._http.ask("GET", _queue_path(group))
         try:
             partitions = msgspec.convert(found["partitions"], list[QueuePartitionInfo])
+            consumers = msgspec.convert(found.get("consumers", []), list[QueueConsumerInfo])
         except (msgspec.ValidationError, KeyError, TypeError) as problem:
             raise Garbled(
                 f"the description of queue {group}: {problem}: does the broker have another version?"
             ) from None
-        return QueueInfo(name=group, partitions=partitions, configs=self.queue_configs(group))
+        configs = self.queue_configs(group)
+        return QueueInfo(name=group, partitions=partitions, configs=configs, consumers=consumers)
 
     # --- groups
 

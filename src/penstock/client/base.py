@@ -1,5 +1,7 @@
 """Client and AsyncClient: everything that they share. Only the methods that wait differ (sync.py, aio/client.py)."""
 
+import os
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -231,6 +233,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
                 random=Random(),
                 credit=Credit(*map(checked_prefetch, credit)),
                 standby=standby,
+                name=f"{socket.gethostname()[:200]}-{os.getpid()}",
                 reconnect_timeout_s=reconnect_timeout_s,
                 last_problem=no_answer_text(self._servers),
             )

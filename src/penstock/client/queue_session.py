@@ -104,15 +104,18 @@ class QueueSession(Session[Item]):
         random: Random,
         credit: Credit,
         standby: bool = False,
+        name: str = "",
         reconnect_timeout_s: float | None = None,
         last_problem: str = "",
     ) -> None:
+        """`name`: the broker lists the consumer under it."""
         super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
         self._queue = queue
         self._topics = list(topics)
         self._make = make
         self._credit = credit
         self._standby = standby
+        self._name = name
         self._is_draining = False
         self._nodes: dict[int, QueueConnection] = {}
         self._unanswered: dict[int, SettleRequest] = {}
@@ -197,8 +200,8 @@ class QueueSession(Session[Item]):
     def _first_frame(self, connection: SessionConnection) -> str:
         assert isinstance(connection, QueueConnection)
         connection.credit = 0 if self._is_draining else min(self._credit)
-        options = {"topics": self._topics, "credit": connection.credit, "standby": self._standby, "name": ""}
-        return compose("work", queue=self._queue, encoding="batch", **options)
+        options = {"topics": self._topics, "credit": connection.credit, "standby": self._standby}
+        return compose("work", queue=self._queue, encoding="batch", name=self._name, **options)
 
     def _handle(self, connection: SessionConnection, frame: Frame, now: float) -> None:
         assert isinstance(connection, QueueConnection)

@@ -39,12 +39,25 @@ def queue_metrics(queues: Sequence[QueueFigures]) -> Iterator[Metric]:
     for one in queues:
         workers.add_metric([one.group_id, one.topic], one.workers)
     yield workers
+    yield _consumers(queues)
     for name, (field, text) in COUNTERS.items():
         family = CounterMetricFamily(f"penstock_queue_{name}", text, labels=LABELS)
         for one in queues:
             family.add_metric([one.group_id, one.topic], getattr(one, field))
         yield family
     yield _settlements(queues)
+
+
+def _consumers(queues: Sequence[QueueFigures]) -> Metric:
+    family = GaugeMetricFamily(
+        "penstock_queue_consumers",
+        "Consumers on this node: connected, or over HTTP within the last minute",
+        labels=[*LABELS, "interface"],
+    )
+    for one in queues:
+        for interface, count in one.consumers.items():
+            family.add_metric([one.group_id, one.topic, interface], count)
+    return family
 
 
 def _backlog(name: str, text: str, queues: Sequence[QueueFigures]) -> Metric:

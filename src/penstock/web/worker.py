@@ -17,6 +17,7 @@ from penstock.batch import build_batch, iter_headers, unpacked_total
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
+from penstock.node.queues.consumers import ConsumerIdentity, Interface
 from penstock.node.queues.local_queues import held_by_other
 from penstock.queue import AckKind
 from penstock.types import Caller, Operation, TopicPartition
@@ -65,6 +66,13 @@ class Worker:
         self._batches = batches
         self.consumer = f"work-{uuid4().hex}"
         self._client_name = f"{request.name or self.consumer} at {peer}"
+        self._identity = ConsumerIdentity.of(
+            Interface.WEBSOCKET,
+            self.consumer,
+            name=request.name,
+            address=peer,
+            since_ms=node.clock.wall_ms(),
+        )
         self._max_credit = node.config.limits.max_credit
         self._credit = min(request.credit, self._max_credit)
         self._held = 0
@@ -291,7 +299,7 @@ class Worker:
         moved = found != self._drivers
         self._drivers = found
         for driver in found.values():
-            driver.attach(self.consumer)
+            driver.consumers.attach(self._identity)
         if moved:
             self._recount()
         self._tell_partitions(elsewhere)

@@ -30,7 +30,8 @@ def test_a_queue_is_not_deleted_under_a_worker_that_is_connected(
         answer = http.delete(f"/v1/queues/{queue}")
         facts = answer.json()["error"]
         assert (answer.status_code, facts["code"], facts["field"]) == (409, "non_empty_group", "queue")
-        assert "workers" in facts["message"]
+        [consumer] = http.get(f"/v1/queues/{queue}").json()["consumers"]
+        assert f"{consumer['name']} at {consumer['address']} (websocket)" in facts["message"]
         worker.say(type="credit", credit=1)
         assert [job["value"] for job in worker.jobs(1)] == ["a"], "it goes on"
         worker.socket.close()

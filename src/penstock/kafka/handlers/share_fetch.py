@@ -25,6 +25,7 @@ from penstock.kafka.wire.messages.share_fetch import (
     ShareFetchResponse,
 )
 from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
+from penstock.node.queues.consumers import ConsumerIdentity, Interface
 from penstock.node.queues.local_queues import internal_topic
 from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, SessionPartition
 
@@ -141,7 +142,14 @@ def _session(
         if batches:
             message = "acknowledgement_batches: a request that opens a session cannot acknowledge anything"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        session = sessions.open(group_id, member_id)
+        identity = ConsumerIdentity.of(
+            Interface.KAFKA,
+            member_id,
+            name=context.caller.client_id,
+            address=context.connection.peer,
+            since_ms=context.node.clock.wall_ms(),
+        )
+        session = sessions.open(group_id, identity)
         context.connection.when_closed(lambda: sessions.close(session))
     else:
         session = sessions.find(group_id, member_id, request.share_session_epoch)
@@ -263,6 +271,8 @@ class _Attempt:
             try:
                 driver = await _driver(self._context, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
+                if not self._session.closed:
+                    driver.consumers.attach(self._session.identity)
                 if self._bytes_left > 0 and self._records_left > 0 and not self._session.closed:
                     self._take(place, driver)
             except KafkaError as mistake:

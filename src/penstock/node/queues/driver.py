@@ -22,6 +22,7 @@ from uuid import uuid4
 from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock, SteadyClock
+from penstock.node.queues.consumers import QueueConsumers
 from penstock.node.queues.dead_letter_copier import DeadLetterCopier
 from penstock.node.queues.exclusive_consumer import ConsumerLock, Holder
 from penstock.node.queues.log_reader import LogReader
@@ -72,6 +73,7 @@ class QueueDriver:
         may_begin: bool = True,
         events: EventSink = NO_EVENTS,
         stats: QueueStats | None = None,
+        consumers: QueueConsumers | None = None,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -102,8 +104,7 @@ class QueueDriver:
         self._timer_due_ms: int | None = None
         self._consumers = WaitingConsumers()
         self._lock = ConsumerLock(self._tell_holder)
-        self._workers: dict[str, None] = {}
-        """Connected consumers, whether or not they wait or hold anything now."""
+        self.consumers = consumers or QueueConsumers()
         self._listener = CommitListener(self._committed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._loop.create_task(self._open())
@@ -281,6 +282,7 @@ class QueueDriver:
                 refused.append((result.error, batch))
             else:
                 self.stats.count_settled(batch.first, batch.last, batch.kinds)
+                self.consumers.count_settled(member, batch, now_ms)
         error = not_leased(refused) if refused else None
         if waits:
             self._saver.add_waiting(future, error)
@@ -353,17 +355,16 @@ class QueueDriver:
             available, core.leased_count, core.deferred_count, core.waiting_count, core.dying_count
         )
 
-    @property
-    def workers(self) -> list[str]:
-        return list(self._workers)
-
-    def attach(self, member: str) -> None:
-        """A consumer is connected until `release`."""
-        self._workers[member] = None
+    def refresh(self) -> None:
+        """Applies what time and retention have changed, so that the counts are right now."""
+        now_ms = self.now_ms
+        self._tick(now_ms)
+        self._log.trim(now_ms)
+        self._after()
 
     def release(self, member: str) -> None:
         """A consumer has gone: its messages become available to others."""
-        self._workers.pop(member, None)
+        self.consumers.detach(member)
         if self.is_open:
             now_ms = self.now_ms
             self._tick(now_ms)

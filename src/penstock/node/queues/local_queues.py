@@ -23,6 +23,7 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
     SettleResult,
 )
+from penstock.node.queues.consumers import ConsumerIdentity, Interface
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
@@ -79,6 +80,7 @@ class LocalQueues:
         try:
             while True:
                 drivers, problems = await self._drivers(request)
+                _note_seen(caller, request, drivers)
                 received = self._deliver(request, drivers)
                 if not drivers and problems:
                     raise problems[0]
@@ -290,6 +292,24 @@ def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:
         f"{holder} has it; ask as a standby, or again when that consumer has gone"
     )
     return KafkaError(ErrorCode.POLICY_VIOLATION, message)
+
+
+def _note_seen(
+    caller: Caller, request: ReceiveRequest, drivers: Iterable[tuple[GroupId, QueueDriver]]
+) -> None:
+    """Lists the consumer. Requests without a name are listed together, by address and user agent."""
+    for _, driver in drivers:
+        if not driver.is_open:
+            continue
+        now_ms = driver.now_ms
+        identity = ConsumerIdentity.of(
+            Interface.HTTP,
+            request.consumer if request.is_named else f"http {caller.host} {caller.client_id}",
+            name=request.consumer if request.is_named else caller.client_id,
+            address=caller.host,
+            since_ms=now_ms,
+        )
+        driver.consumers.seen(request.consumer, identity, now_ms, driver.held_by)
 
 
 async def _woken(

@@ -39,8 +39,7 @@ class LogReader:
         deleted."""
         core, partition = self._core, self._partition
         self.is_behind = False
-        if core.start_offset < partition.start_offset:
-            core.trimmed(now_ms, partition.start_offset)
+        self.trim(now_ms)
         end = partition.end_for(self.isolation)
         for _ in range(reads):
             if core.available_count >= wanted or not core.wants_more(wanted):
@@ -49,6 +48,11 @@ class LogReader:
                 return
             self._extend(now_ms, end)
         self.is_behind = core.next_offset < end
+
+    def trim(self, now_ms: int) -> None:
+        """Tells the core which records retention has deleted."""
+        if self._core.start_offset < self._partition.start_offset:
+            self._core.trimmed(now_ms, self._partition.start_offset)
 
     def _extend(self, now_ms: int, end: int) -> None:
         core = self._core

@@ -9,16 +9,17 @@ from uuid import UUID
 from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
+from penstock.node.queues.consumers import ConsumerIdentity, QueueConsumers
 from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.registration import QueueRegistration, Register
-from penstock.node.queues.sessions import ShareSession, ShareSessions
+from penstock.node.queues.sessions import SessionPartition, ShareSession, ShareSessions
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.stats import Backlog, QueueFigures, QueueStats, QueueStatsTable, figures_of
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
 from penstock.queue import QueueKey
-from penstock.types import NO_EVENTS, EventSink
+from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 log = logging.getLogger("penstock.queues")
 
@@ -50,9 +51,14 @@ class QueueManager:
         self._config_of = config_of
         self._registration = QueueRegistration(store, register)
         self._drivers: dict[QueueKey, QueueDriver] = {}
+        self._reloaded: dict[QueueKey, QueueConsumers] = {}
+        """The consumers of queues whose driver has just ended to read the stored state again."""
         self._stats = QueueStatsTable()
         self.sessions = ShareSessions(
-            limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
+            limits.max_share_sessions,
+            limits.max_partitions_per_session,
+            self._session_closed,
+            self._partition_removed,
         )
 
     async def driver(
@@ -83,6 +89,7 @@ class QueueManager:
                 may_begin=begin,
                 events=self._events,
                 stats=self._stats.open(group_id, partition.name),
+                consumers=self._reloaded.pop(key, None),
             )
             self._events.tell("queue.opened", **_labels(driver))
         elif begin:
@@ -112,6 +119,14 @@ class QueueManager:
     def drivers(self) -> Iterable[QueueDriver]:
         return list(self._drivers.values())
 
+    def reload(self, key: QueueKey, partition: TopicPartition) -> None:
+        """The stored state was changed. The consumers stay: they will ask again."""
+        driver = self.find(key)
+        if driver is not None:
+            self._reloaded[key] = driver.consumers
+            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this queue was reset; ask again"))
+        self._stats.forget_idle(key.group_id, partition)
+
     def role_changed(self, partition: Partition) -> None:
         """This node began or ceased to lead a partition, or it was closed."""
         for driver in self.drivers():
@@ -133,6 +148,7 @@ class QueueManager:
             if driver.is_open and driver.is_idle:
                 driver.stats.add_idle(driver.partition, driver.config.isolation, driver.backlog)
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the queue was not used for a while"))
+        self._reloaded.clear()
         self._registration.refresh(one.key.group_id for one in self.drivers() if one.may_begin)
         for stats in self._stats:
             stats.drop_outdated()
@@ -149,28 +165,33 @@ class QueueManager:
 
     def _session_closed(self, session: ShareSession) -> None:
         for topic_id, index in session.partitions:
-            driver = self._drivers.get(QueueKey(session.group_id, topic_id, index))
+            key = QueueKey(session.group_id, topic_id, index)
+            driver = self._drivers.get(key)
             if driver is not None:
                 driver.release(session.member_id)
+            elif (consumers := self._reloaded.get(key)) is not None:
+                consumers.detach(session.member_id)
+
+    def _partition_removed(self, session: ShareSession, partition: SessionPartition) -> None:
+        driver = self._drivers.get(QueueKey(session.group_id, *partition))
+        if driver is not None:
+            driver.consumers.detach(session.member_id)
 
     def figures(self) -> list[QueueFigures]:
         """Figures for monitoring: the backlog and the counters of each queue on the partitions that this node leads."""
         backlogs: dict[QueueStats, Backlog] = {}
-        workers: dict[QueueStats, set[str]] = {}
-        for driver in self._drivers.values():
+        consumers: dict[QueueStats, dict[str, ConsumerIdentity]] = {}
+        for driver in self.drivers():
             if driver.is_open:
+                driver.refresh()
                 backlogs[driver.stats] = backlogs.get(driver.stats, Backlog()).plus(driver.backlog)
-            workers.setdefault(driver.stats, set()).update(driver.workers)
-        for session in self.sessions:
-            for topic_id, index in session.partitions:
-                found = self._drivers.get(QueueKey(session.group_id, topic_id, index))
-                if found is not None:
-                    workers[found.stats].add(session.member_id)
+                found = driver.consumers.identities(driver.now_ms, driver.held_by)
+                consumers.setdefault(driver.stats, {}).update((one.consumer_id, one) for one in found)
         for stats in self._stats:
             stats.drop_outdated()
             for idle in stats.idle.values():
                 backlogs[stats] = backlogs.get(stats, Backlog()).plus(idle.now)
-        return [figures_of(one, backlogs.get(one), len(workers.get(one, ()))) for one in self._stats]
+        return [figures_of(one, backlogs.get(one), consumers.get(one, {}).values()) for one in self._stats]
 
     async def stop(self) -> None:
         gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is stopping")

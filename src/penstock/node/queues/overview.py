@@ -5,20 +5,32 @@ messages are leased or deferred, and is asked for that. If it cannot be reached,
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.calls import AtNode, Calls, LeaderOf, methods
-from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueDescription
+from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueConsumer, QueueDescription
 from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, Sighting, merged
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.queue import QueueKey
-from penstock.types import NO_EVENTS, Caller, EventSink, GroupId, NodeId
+from penstock.types import NO_EVENTS, Caller, EventSink, GroupId, NodeId, TopicPartition
+
+NAMED_MAX = 3
+"""Consumers that the refusal of a deletion names."""
+
+
+class QueueReport(NamedTuple):
+    """Queues, and their consumers, by group."""
+
+    descriptions: list[QueueDescription]
+    consumers: dict[str, list[MergedConsumer]]
 
 
 class QueueOverview:
@@ -52,12 +64,30 @@ class QueueOverview:
     ) -> list[QueueDescription]:
         """The queues of one group, or of all. `opened`: complete also for queues that have not been used since their
         leader was elected. KafkaError if the stored state cannot be read now."""
+        return (await self.report(group_id, caller=caller, opened=opened)).descriptions
+
+    async def report(
+        self,
+        group_id: str | None = None,
+        *,
+        caller: Caller,
+        opened: bool = False,
+        max_consumers: int = 0,
+    ) -> QueueReport:
+        """The same, with consumers: so many of each partition."""
         starts = await self._store.starts(group_id, caller=caller)
-        asked = [self._description(queue, start, opened, caller) for queue, start in starts.items()]
-        found = await asyncio.gather(*asked)
-        return sorted(
-            (one for one in found if one is not None),
-            key=lambda one: (one.group_id, one.topic, one.partition),
+        asked = [
+            self._described(DescribeQueue(queue, start, opened, max_consumers), caller)
+            for queue, start in starts.items()
+        ]
+        found = [one for one in await asyncio.gather(*asked) if one is not None]
+        found.sort(key=lambda one: (one[0].group_id, one[0].topic, one[0].partition))
+        sightings: dict[str, list[Sighting]] = {}
+        for description, consumers in found:
+            sightings.setdefault(description.group_id, []).extend(_sightings(description, consumers))
+        return QueueReport(
+            [description for description, _ in found],
+            {group: merged(rows)[:LISTED_MAX] for group, rows in sightings.items()},
         )
 
     async def forget(
@@ -81,11 +111,15 @@ class QueueOverview:
         return list(gone)
 
     async def _check_unused(self, group_id: str, topics: frozenset[str] | None, caller: Caller) -> None:
-        descriptions = await self.descriptions(group_id, caller=caller)
-        count = sum(one.workers or 0 for one in descriptions if topics is None or one.topic in topics)
-        if count:
-            message = f"queue {group_id!r} has workers connected ({count}, counted on each partition): end them first"
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
+        report = await self.report(group_id, caller=caller, max_consumers=LISTED_MAX)
+        connected = [
+            one
+            for one in report.consumers.get(group_id, [])
+            if one.interface != Interface.HTTP
+            and (topics is None or any(topic in topics for topic, _ in one.partitions))
+        ]
+        if connected:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, has_consumers(group_id, connected))
 
     async def reset(
         self, group_id: str, topic: Topic, partition: int, start_offset: int, *, caller: Caller
@@ -98,9 +132,10 @@ class QueueOverview:
 
     # --- asking the partitions' leaders
 
-    async def _description(
-        self, queue: QueueKey, start_offset: int, opened: bool, caller: Caller
-    ) -> QueueDescription | None:
+    async def _described(
+        self, request: DescribeQueue, caller: Caller
+    ) -> tuple[QueueDescription, list[QueueConsumer]] | None:
+        queue = request.queue
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
@@ -110,18 +145,17 @@ class QueueOverview:
             topic=topic.name,
             partition=queue.partition,
             leader=leader,
-            start_offset=start_offset,
+            start_offset=request.start_offset,
         )
         if leader == NO_LEADER:
-            return blank
+            return blank, []
         try:
-            request = DescribeQueue(queue, start_offset, opened)
             found = await self._calls.ask(
                 AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
             )
         except KafkaError:
-            return blank
-        return found.description or blank
+            return blank, []
+        return found.description or blank, found.consumers
 
     async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
@@ -139,7 +173,12 @@ class QueueOverview:
         if request.is_opened:
             with suppress(PenstockError):
                 await self._open(request.queue)
-        return DescribedQueue(self._describe(request.queue, request.start_offset))
+        driver = self._queues.find(request.queue)
+        consumers: list[QueueConsumer] = []
+        if driver is not None:
+            driver.refresh()
+            consumers = driver.consumers.listed(driver.now_ms, driver.held_by, request.max_consumers)
+        return DescribedQueue(self._describe(request.queue, request.start_offset), consumers)
 
     async def _open(self, queue: QueueKey) -> None:
         topic = self._state.topic_by_id(queue.topic_id)
@@ -185,10 +224,28 @@ class QueueOverview:
             dying=seen.dying,
             consumers=seen.members,
             holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
-            workers=len(driver.workers),
+            workers=len(driver.consumers.connected),
+            rate=driver.consumers.rate(driver.now_ms),
         )
 
     def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:
-        driver = self._queues.find(queue)
-        if driver is not None:
-            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this queue was reset; ask again"))
+        topic = self._state.topic_by_id(queue.topic_id)
+        if topic is not None:
+            self._queues.reload(queue, TopicPartition(topic.name, queue.partition))
+
+
+def has_consumers(queue: str, connected: Sequence[MergedConsumer]) -> str:
+    """Why a queue cannot be deleted."""
+    shown = ", ".join(f"{one.name} at {one.address} ({one.interface})" for one in connected[:NAMED_MAX])
+    more = f" and {len(connected) - NAMED_MAX} more" if len(connected) > NAMED_MAX else ""
+    return f"queue {queue!r} has consumers connected: {shown}{more}; stop them first"
+
+
+def _sightings(description: QueueDescription, consumers: Iterable[QueueConsumer]) -> Iterable[Sighting]:
+    for one in consumers:
+        yield Sighting(
+            node=description.leader,
+            topic=description.topic,
+            partition=description.partition,
+            consumer=one,
+        )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.queues.consumers import ConsumerIdentity
 
 OPENING_EPOCH = 0
 FINAL_EPOCH = -1
@@ -22,11 +23,12 @@ SessionKey = tuple[str, str]
 class ShareSession:
     """The partitions of one consumer."""
 
-    __slots__ = ("closed", "epoch", "group_id", "member_id", "partitions")
+    __slots__ = ("closed", "epoch", "group_id", "identity", "member_id", "partitions")
 
-    def __init__(self, group_id: str, member_id: str) -> None:
+    def __init__(self, group_id: str, identity: ConsumerIdentity) -> None:
         self.group_id = group_id
-        self.member_id = member_id
+        self.member_id = identity.consumer_id
+        self.identity = identity
         self.epoch = OPENING_EPOCH
         self.partitions: dict[SessionPartition, None] = {}
         self.closed = False
@@ -42,10 +44,18 @@ class ShareSession:
 class ShareSessions:
     """All sessions of a node."""
 
-    def __init__(self, limit: int, partitions_limit: int, on_close: Callable[[ShareSession], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        partitions_limit: int,
+        on_close: Callable[[ShareSession], None],
+        on_removed: Callable[[ShareSession, SessionPartition], None],
+    ) -> None:
+        """`on_removed`: a session no longer fetches from a partition."""
         self._limit = limit
         self._partitions_limit = partitions_limit
         self._on_close = on_close
+        self._on_removed = on_removed
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -54,15 +64,16 @@ class ShareSessions:
     def __iter__(self) -> Iterator[ShareSession]:
         return iter(self._sessions.values())
 
-    def open(self, group_id: str, member_id: str) -> ShareSession:
+    def open(self, group_id: str, identity: ConsumerIdentity) -> ShareSession:
         """A new session; closes the one that the same member had."""
+        member_id = identity.consumer_id
         old = self._sessions.get((group_id, member_id))
         if old is not None:
             self.close(old)
         if len(self._sessions) >= self._limit:
             message = f"this node has {self._limit} share sessions, its limit (limits.max_share_sessions)"
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, message)
-        session = ShareSession(group_id, member_id)
+        session = ShareSession(group_id, identity)
         self._sessions[group_id, member_id] = session
         session.epoch = 1
         return session
@@ -85,6 +96,7 @@ class ShareSessions:
     ) -> None:
         for partition in removed:
             session.partitions.pop(partition, None)
+            self._on_removed(session, partition)
         for partition in added:
             session.partitions.setdefault(partition)
         if len(session.partitions) > self._partitions_limit:

@@ -11,11 +11,13 @@ A queue without requests for some minutes has no driver. Its backlog at that mom
 appended since are available: monitoring must also show a backlog without consumers.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
 
+from penstock.node.queues.consumers import ConsumerIdentity, Interface
 from penstock.queue import AckKind, Acquired, DeadLetter
 from penstock.types import Isolation, Offset, Term, TopicPartition
 
@@ -61,6 +63,8 @@ class Led(Protocol):
     def serves(self) -> bool: ...
     @property
     def term(self) -> Term: ...
+    @property
+    def start_offset(self) -> Offset: ...
     def end_for(self, isolation: Isolation) -> Offset: ...
 
 
@@ -80,8 +84,9 @@ class IdleQueue(NamedTuple):
 
     @property
     def now(self) -> Backlog:
-        since = max(0, self.partition.end_for(self.isolation) - self.end_offset)
-        return self.backlog._replace(available=self.backlog.available + since)
+        end = self.partition.end_for(self.isolation)
+        available = self.backlog.available + max(0, end - self.end_offset)
+        return self.backlog._replace(available=min(available, max(0, end - self.partition.start_offset)))
 
 
 class QueueStats:
@@ -161,6 +166,9 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Backlog | None
     """None: it was not used since this node leads its partitions, so its messages have not been counted."""
     workers: int
+    """Connected consumers."""
+    consumers: dict[str, int] = {}
+    """All consumers, by interface."""
     delivered: int
     redelivered: int
     expired: int
@@ -202,17 +210,26 @@ class QueueStatsTable:
     def close(self, stats: QueueStats) -> None:
         stats.drivers -= 1
 
+    def forget_idle(self, group_id: str, partition: TopicPartition) -> None:
+        """Its backlog is another one from now on."""
+        if (stats := self._held.get((group_id, partition.topic))) is not None:
+            stats.remove_idle(partition.partition)
+
     def forget(self, group_id: str, topic: str) -> None:
         """Its topic was deleted."""
         self._held.pop((group_id, topic), None)
 
 
-def figures_of(stats: QueueStats, backlog: Backlog | None, workers: int) -> QueueFigures:
+def figures_of(
+    stats: QueueStats, backlog: Backlog | None, consumers: Collection[ConsumerIdentity]
+) -> QueueFigures:
+    counts = Counter(one.interface for one in consumers)
     return QueueFigures(
         group_id=stats.group_id,
         topic=stats.topic,
         backlog=backlog,
-        workers=workers,
+        workers=len(consumers) - counts[Interface.HTTP],
+        consumers={one.value: counts[one] for one in Interface},
         delivered=stats.delivered,
         redelivered=stats.redelivered,
         expired=stats.expired,

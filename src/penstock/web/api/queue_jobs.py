@@ -147,6 +147,7 @@ class QueueJobs:
             max_bytes=MAX_BYTES,
             wait_ms=wanted.wait_ms,
             standby=wanted.standby,
+            is_named=wanted.consumer is not None,
         )
         receiving = asyncio.ensure_future(self._node.queues.router.receive(asked, caller=call.caller))
         received = await while_wanted(call.request, receiving)

@@ -59,13 +59,17 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
     """`undone` and `leased` are sums of the known numbers: null if no consumer has used the queue under its present
-    leaders."""
+    leaders. `consumers` is how many there are; `rate` is the number of messages that were settled per second, over the
+    last minute. `end_offset` is the sum over all partitions: it grows by one with each message."""
 
     queue: str
     topics: list[str]
     partitions: int
     undone: int | None
     leased: int | None
+    consumers: int
+    rate: float | None
+    end_offset: int | None
 
 
 class QueueList(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,14 +104,33 @@ class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     deferred: int | None
     waiting: int | None
     dying: int | None
-    consumers: int | None
+    rate: float | None
     holder: str | None
 
 
+class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer that is connected (interface kafka or websocket), or one over HTTP that holds leases or has sent a
+    request within the last minute. `rate` is the number of messages that it settled per second, over the last minute.
+    `partitions` are those that it works on, as "topic-partition"; `nodes` lead them."""
+
+    id: str
+    name: str
+    address: str
+    interface: str
+    since_ms: int
+    leases: int
+    rate: float
+    partitions: list[str]
+    nodes: list[int]
+
+
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """At most 1,000 consumers are listed: those that have worked on it longest."""
+
     queue: str
     settings: QueueSettingsOut
     partitions: list[QueuePartitionFacts]
+    consumers: list[QueueConsumerFacts]
 
 
 class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,6 +31,8 @@ from penstock.node.calls.messages.queues import (
     ScheduledResult,
 )
 from penstock.node.coordination.share_groups import name_taken
+from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, shortened
+from penstock.node.queues.overview import has_consumers
 from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
@@ -45,6 +47,7 @@ from penstock.web.api.queue_shapes import (
     Purge,
     PurgeDone,
     PurgedPartition,
+    QueueConsumerFacts,
     QueueFacts,
     QueueList,
     QueuePartitionFacts,
@@ -62,6 +65,10 @@ from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicN
 GROUP_RESOURCE = 32
 AT_ONCE = 32
 """Partitions that are asked at the same time."""
+COUNTED_CONSUMERS = 100
+"""Consumers of each partition that are told apart when all queues are listed."""
+PARTITIONS_MAX = 100
+"""Partitions that the list of consumers names for each."""
 EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
 
 
@@ -77,21 +84,31 @@ class Queues:
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found: dict[str, list[QueueDescription]] = {}
-        for description in await self._node.queues.overview.descriptions(caller=call.caller):
+        report = await self._node.queues.overview.report(caller=call.caller, max_consumers=COUNTED_CONSUMERS)
+        for description in report.descriptions:
             found.setdefault(description.group_id, []).append(description)
         found.pop(HANDLED_QUEUE, None)
         visible = self._node.resources.visible(call.caller, ResourceType.GROUP, found)
-        return QueueList(queues=[_summary(name, found[name]) for name in sorted(visible)])
+        return QueueList(
+            queues=[
+                _summary(name, found[name], len(report.consumers.get(name, ()))) for name in sorted(visible)
+            ]
+        )
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.caller, call.params.queue)
 
     async def facts(self, caller: Caller, queue: str) -> QueueFacts:
-        descriptions = await self._descriptions(caller, queue, opened=True)
+        report = await self._node.queues.overview.report(
+            queue, caller=caller, opened=True, max_consumers=LISTED_MAX
+        )
+        if not report.descriptions:
+            raise unknown_queue(queue)
         return QueueFacts(
             queue=queue,
             settings=_settings(self._node.group_config(queue)),
-            partitions=[_partition(description) for description in descriptions],
+            partitions=[_partition(description) for description in report.descriptions],
+            consumers=[_consumer(one) for one in report.consumers.get(queue, ())],
         )
 
     async def _descriptions(
@@ -296,6 +313,7 @@ class Queues:
                 )
                 for row in rows
             ]
+        await self._descriptions(call.caller, queue, opened=True)  # the counts are known again at once
         return PurgeDone(queue=queue, partitions=done)
 
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
@@ -303,7 +321,7 @@ class Queues:
         await self._descriptions(call.caller, queue)
         code = await self._groups.delete(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
-            raise refused(code, f"queue {queue!r} has members or workers: stop its consumers first", "queue")
+            raise refused(code, await self._in_use(call.caller, queue), "queue")
         try:
             await self._node.queues.overview.forget(queue, caller=call.caller)
         except KafkaError as busy:
@@ -313,6 +331,13 @@ class Queues:
         configs = self._node.resources.group_configs(call.caller, queue, Operation.DELETE)
         if configs:  # a later queue of this name starts with the defaults
             await self._alter(call.client, GROUP_RESOURCE, queue, dict.fromkeys(configs))
+
+    async def _in_use(self, caller: Caller, queue: str) -> str:
+        report = await self._node.queues.overview.report(queue, caller=caller, max_consumers=LISTED_MAX)
+        connected = [one for one in report.consumers.get(queue, ()) if one.interface != Interface.HTTP]
+        if connected:
+            return has_consumers(queue, connected)
+        return f"queue {queue!r} has members that have not left or timed out yet: stop its consumers first"
 
 
 def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Problem:
@@ -327,7 +352,9 @@ def _as_topic(name: str) -> str:
         raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
 
 
-def _summary(queue: str, descriptions: Sequence[QueueDescription]) -> QueueSummary:
+def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: int) -> QueueSummary:
+    rates = [description.rate for description in descriptions if description.rate is not None]
+    ends = [description.end_offset for description in descriptions if description.end_offset is not None]
     undone = [description.undone for description in descriptions if description.undone is not None]
     leased = [description.leased for description in descriptions if description.leased is not None]
     return QueueSummary(
@@ -336,6 +363,9 @@ def _summary(queue: str, descriptions: Sequence[QueueDescription]) -> QueueSumma
         partitions=len(descriptions),
         undone=sum(undone) if undone else None,
         leased=sum(leased) if leased else None,
+        consumers=max(consumers, *(description.workers or 0 for description in descriptions)),
+        rate=round(sum(rates), 3) if rates else None,
+        end_offset=sum(ends) if ends else None,
     )
 
 
@@ -366,8 +396,22 @@ def _partition(description: QueueDescription) -> QueuePartitionFacts:
         deferred=description.deferred,
         waiting=description.waiting,
         dying=description.dying,
-        consumers=description.consumers,
+        rate=description.rate,
         holder=description.holder,
+    )
+
+
+def _consumer(one: MergedConsumer) -> QueueConsumerFacts:
+    return QueueConsumerFacts(
+        id=shortened(one.consumer_id),
+        name=one.name,
+        address=one.address,
+        interface=one.interface,
+        since_ms=one.since_ms,
+        leases=one.leases,
+        rate=one.rate,
+        partitions=[f"{topic}-{partition}" for topic, partition in one.partitions[:PARTITIONS_MAX]],
+        nodes=one.nodes,
     )
 
 

@@ -19,6 +19,8 @@ class ReceiveRequest(msgspec.Struct, frozen=True, array_like=True):
     wait_ms: int
     standby: bool
     wait_id: int = 0
+    is_named: bool = True
+    """False: the caller did not name itself, so `consumer` is only good for this request."""
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +142,8 @@ class DescribeQueue(msgspec.Struct, frozen=True, array_like=True):
     queue: QueueKey
     start_offset: int
     is_opened: bool = False
+    max_consumers: int = 0
+    """How many consumers the answer may list."""
 
 
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,14 +166,29 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that wait for an earlier message of their key."""
     dying: int | None = None
     consumers: int | None = None
+    """Consumers that hold leases; nodes of this version do not read it."""
     holder: str | None = None
     """The consumer that has an exclusive queue."""
     workers: int | None = None
-    """Consumers that are connected to it over WebSocket, with or without leases. Kafka's consumers are members of the
-    group instead."""
+    """Consumers that are connected to it over Kafka or WebSocket, with or without leases."""
+    rate: float | None = None
+    """Messages that were settled per second, over the last minute."""
+
+
+class QueueConsumer(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer of a queue on one partition: `rate` is the number of messages that it settles per second."""
+
+    consumer_id: str
+    name: str
+    address: str
+    interface: str
+    since_ms: int
+    leases: int
+    rate: float
 
 
 class DescribedQueue(msgspec.Struct, frozen=True, array_like=True):
     """None if the node that was asked does not lead the partition."""
 
     description: QueueDescription | None
+    consumers: list[QueueConsumer] = []
