@@ -96,7 +96,7 @@ class Penstock(System):
     def work_off(self, count: int) -> float:
         done = 0
         began = time.perf_counter()
-        with self.client.queue("jobs", group="workers", prefetch=IN_FLIGHT) as jobs:
+        with self.client.queue("workers", topic="jobs", prefetch=IN_FLIGHT) as jobs:
             for job in jobs:
                 job.ack()
                 done += 1

@@ -12,14 +12,14 @@ JOBS = 40
 
 async def work(servers: str) -> None:
     async with AsyncClient(servers) as client:
-        topic, group = fresh("downloads"), fresh("downloaders")
+        topic, name = fresh("downloads"), fresh("downloaders")
         await client.admin.create_topic(topic)
-        await client.admin.create_queue(group)
+        await client.admin.create_queue(name)
         await asyncio.gather(*[await client.publish_soon(topic, str(number)) for number in range(JOBS)])
 
         settled = failures = busy = most_busy = 0
 
-        @client.worker(topic, group=group, concurrency=8, max_attempts=3, backoff=0.2)
+        @client.worker(name, topic=topic, concurrency=8, max_attempts=3, backoff=0.2)
         async def download(job: AsyncJob) -> None:
             nonlocal settled, failures, busy, most_busy
             busy += 1

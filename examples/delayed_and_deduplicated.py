@@ -11,9 +11,9 @@ WINDOW = {"dedup.window.ms": "60000"}
 
 def main() -> None:
     with broker_or_start(__doc__) as servers, Client(servers) as client:
-        topic, group = fresh("mails"), fresh("mailers")
+        topic, name = fresh("mails"), fresh("mailers")
         client.admin.create_topic(topic, configs=WINDOW)
-        client.admin.create_queue(group)
+        client.admin.create_queue(name)
 
         first = client.publish(topic, "welcome, alice", message_id="welcome-alice")
         again = client.publish(topic, "welcome, alice", message_id="welcome-alice")
@@ -24,7 +24,7 @@ def main() -> None:
         client.publish(topic, "today only: half the price", ttl=0.001)
         print("one mail is due in two seconds, one has expired already")
 
-        with client.queue(topic, group=group, idle_s=3.0) as queue:
+        with client.queue(name, topic=topic, idle_s=3.0) as queue:
             for job in queue:
                 print(f"  after {time.monotonic() - began:.0f} s: {job.text()}")
                 job.ack()

@@ -63,6 +63,11 @@ class Broker:
         self._thread = _BrokerThread(config, disk)
         self._thread.start_and_wait()
 
+    def __repr__(self) -> str:
+        http = self._thread.service.http_address
+        where = f"{self.bootstrap_servers}{'' if http is None else f', http://{http}'}"
+        return f"<Broker {where}{'' if self._thread.is_running else ' (closed)'}>"
+
     @property
     def bootstrap_servers(self) -> str:
         """`host:port`, as Kafka clients expect it."""
@@ -100,6 +105,10 @@ class _BrokerThread:
         self._problem: BaseException | None = None
         self._call_stop: Callable[[], object] | None = None
         self.service: Service
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
 
     def start_and_wait(self) -> None:
         self._thread.start()

@@ -2,7 +2,7 @@
 
     with Client("127.0.0.1:9092") as client:                  docs/client.md shows it in use
         client.publish("orders", b"...")
-        for job in client.queue("orders", group="workers"):
+        for job in client.queue("workers", topic="orders"):
             with job: ...
 
 `Client` is in sync.py, `AsyncClient` in aio. Their sessions with a broker (session.py, queue_session.py,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.client.aio.admin import AsyncAdmin
     from penstock.client.dead_letters import DeadLetter
     from penstock.client.publishing import Stored
+    from penstock.client.queue_settings import QueueSettings
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
     from penstock.client.thread_driver import Settlement
@@ -68,6 +69,7 @@ __all__ = [
     "QueueConsumerInfo",
     "QueueInfo",
     "QueuePartitionInfo",
+    "QueueSettings",
     "Refused",
     "Reject",
     "Retry",
@@ -83,6 +85,7 @@ _MODULES = {
     "aio": ("AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"),
     "dead_letters": ("DeadLetter",),
     "publishing": ("Stored",),
+    "queue_settings": ("QueueSettings",),
     "streams": ("Job", "Message", "Queue", "Subscription"),
     "sync": ("Client",),
     "thread_driver": ("Settlement",),

@@ -6,7 +6,7 @@ Topics, configs and groups use Kafka's protocol and work with any Kafka; queues 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -21,11 +21,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.client.arguments import Seconds, as_ms
 from penstock.client.dead_letters import DeadLetter, dead_letters, send_back
 from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
 from penstock.client.http_api import REQUEST_SECONDS, HttpApi
 from penstock.client.kafka_errors import UNREACHABLE_CODES, client_error, no_broker_answers
+from penstock.client.queue_settings import QueueSettings, group_configs
 from penstock.client.topic_cache import FIRST_SECONDS
 
 ASK_AGAIN_SECONDS: Final = 15.0
@@ -172,18 +172,15 @@ class Admin:
 
     def create_queue(
         self,
-        group: str,
+        name: str,
         *,
         topic: str | None = None,
         read_old: bool = True,
-        lease: Seconds | None = None,
-        max_deliveries: int | None = None,
-        key_ordered: bool | None = None,
-        exclusive: bool | None = None,
-        dead_letter_topic: str | None = None,
-        backoff: Seconds | None = None,
-        max_backoff: Seconds | None = None,
+        point_to_point: bool = False,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
+        **settings: Unpack[QueueSettings],
     ) -> bool:
         """Creates a queue on a topic, which is created if it does not exist. Returns whether the queue was created: one
         that exists keeps its position and gets the given settings; those that are None stay as they are.
@@ -191,75 +188,84 @@ class Admin:
         Without `topic`, the queue is on the topic of its own name, if there is one. Otherwise the settings are stored,
         and the queue begins with its first consumer, which names the topics; until then it is in no list.
 
-        `read_old`: the queue begins with the oldest message of the topic, and not with the next one."""
-        settings: dict[str, str | None] = {
-            "share.auto.offset.reset": "earliest" if read_old else "latest",
-            "share.record.lock.duration.ms": _ms_text("lease", lease),
-            "share.delivery.count.limit": None if max_deliveries is None else str(max_deliveries),
-            "penstock.queue.order": None if key_ordered is None else ("key" if key_ordered else "none"),
-            "penstock.queue.exclusive": None if exclusive is None else str(exclusive).lower(),
-            "penstock.dead.letter.topic": dead_letter_topic,
-            "penstock.retry.backoff.ms": _ms_text("backoff", backoff),
-            "penstock.retry.backoff.max.ms": _ms_text("max_backoff", max_backoff),
+        `read_old`: the queue begins with the oldest message of the topic, and not with the next one. `point_to_point`:
+        one partition, one producer and one consumer at a time, in strict order. `partitions`, `replication_factor`: of
+        a topic that is created. `configs`: more group configs by name. The settings are those of QueueSettings."""
+        given = {"share.auto.offset.reset": "earliest" if read_old else "latest", **group_configs(settings)}
+        if point_to_point:
+            given["penstock.queue.exclusive"] = "true"
+        given |= dict(configs or {})
+        of_topic = {
+            "point_to_point": point_to_point,
+            "partitions": partitions,
+            "replication_factor": replication_factor,
         }
-        given = {name: value for name, value in settings.items() if value is not None} | dict(configs or {})
-        if topic is None and any(one.name == group for one in self.topics()):
-            topic = group
-        if topic is not None and self._begin_queue(group, topic, given):
+        creates_topic = any(value for value in of_topic.values())
+        if topic is None and (creates_topic or any(one.name == name for one in self.topics())):
+            topic = name
+        if topic is not None and self._begin_queue(name, topic, given, of_topic):
             return True
-        self._alter(ResourceType.GROUP, group, given)
+        self._alter(ResourceType.GROUP, name, given)
+        if point_to_point and topic is not None:
+            self.alter_topic(topic, {"penstock.producer.exclusive": "true"})
         return False
 
-    def delete_queue(self, group: str, *, missing_ok: bool = False) -> bool:
+    def delete_queue(self, name: str, *, missing_ok: bool = False) -> bool:
         """Returns whether it was deleted; False if it does not exist and `missing_ok` is set. The queue must have no
         consumers. Its messages stay in their topics."""
         try:
-            self._http.ask("DELETE", _queue_path(group))
+            self._http.ask("DELETE", _queue_path(name))
         except Denied as refused:
             if missing_ok and refused.code == "unknown_queue":
                 return False
             raise
         return True
 
-    def purge_queue(self, group: str, *, topics: Sequence[str] | None = None) -> int:
+    def purge_queue(self, name: str, *, topics: Sequence[str] | None = None) -> int:
         """Marks all jobs that are in the queue now as done: those of these topics, or of all. Returns how many, in the
         partitions whose leaders answered. Other queues and groups still get the messages."""
-        purged = self._http.ask("POST", f"{_queue_path(group)}/purge", {"topics": topics and list(topics)})
+        purged = self._http.ask("POST", f"{_queue_path(name)}/purge", {"topics": topics and list(topics)})
         return sum(one["purged"] or 0 for one in purged["partitions"])
 
-    def dead_letters(self, group: str, *, limit: int = 1_000) -> list[DeadLetter]:
+    def dead_letters(self, name: str, *, limit: int = 1_000) -> list[DeadLetter]:
         """Up to `limit` dead letters of the queue that were not sent back."""
-        return list(dead_letters(self._http, group, limit))
+        return list(dead_letters(self._http, name, limit))
 
-    def send_back(self, group: str, letters: Sequence[DeadLetter] | None = None) -> int:
+    def send_back(self, name: str, letters: Sequence[DeadLetter] | None = None) -> int:
         """Publishes dead letters (these, or all) to the topic that they came from. Returns how many."""
-        return send_back(self._http, group, letters)
+        return send_back(self._http, name, letters)
 
-    def queue_configs(self, group: str) -> dict[str, str]:
+    def queue_configs(self, name: str) -> dict[str, str]:
         """All configs of a queue, defaults included, as text."""
-        return self._configs(ResourceType.GROUP, group)
+        return self._configs(ResourceType.GROUP, name)
 
-    def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
-        """Sets configs, before the queue's first consumer comes or later; None resets one to its default."""
-        self._alter(ResourceType.GROUP, group, configs)
+    def alter_queue(
+        self,
+        name: str,
+        configs: Mapping[str, str | None] | None = None,
+        **settings: Unpack[QueueSettings],
+    ) -> None:
+        """Changes settings (those of QueueSettings), before the queue's first consumer comes or later; those that are
+        None stay. `configs`: more group configs by name; None resets one to its default."""
+        self._alter(ResourceType.GROUP, name, {**group_configs(settings), **(configs or {})})
 
     def queues(self) -> list[str]:
         """The names of all queues that have begun on some topic."""
         return sorted(str(one["queue"]) for one in self._http.ask("GET", "/v1/queues")["queues"])
 
-    def queue(self, group: str) -> QueueInfo:
+    def queue(self, name: str) -> QueueInfo:
         """The queue's state, partition by partition, and its configs. Raises Denied (`code` unknown_queue) if it has
         not begun: queues begin with `create_queue`, or with their first consumer."""
-        found = self._http.ask("GET", _queue_path(group))
+        found = self._http.ask("GET", _queue_path(name))
         try:
             partitions = msgspec.convert(found["partitions"], list[QueuePartitionInfo])
             consumers = msgspec.convert(found.get("consumers", []), list[QueueConsumerInfo])
         except (msgspec.ValidationError, KeyError, TypeError) as problem:
             raise Garbled(
-                f"the description of queue {group}: {problem}: does the broker have another version?"
+                f"the description of queue {name}: {problem}: does the broker have another version?"
             ) from None
-        configs = self.queue_configs(group)
-        return QueueInfo(name=group, partitions=partitions, configs=configs, consumers=consumers)
+        configs = self.queue_configs(name)
+        return QueueInfo(name=name, partitions=partitions, configs=configs, consumers=consumers)
 
     # --- groups
 
@@ -296,10 +302,12 @@ class Admin:
 
     # --- inside
 
-    def _begin_queue(self, group: str, topic: str, configs: Mapping[str, str]) -> bool:
+    def _begin_queue(
+        self, name: str, topic: str, configs: Mapping[str, str], of_topic: Mapping[str, object]
+    ) -> bool:
         """False if the queue exists."""
         start = configs["share.auto.offset.reset"]
-        request = {"queue": group, "topic": topic, "start": start, "configs": dict(configs)}
+        request = {"queue": name, "topic": topic, "start": start, "configs": dict(configs), **of_topic}
         try:
             self._http.ask("POST", "/v1/queues", request)
         except Denied as refused:
@@ -375,8 +383,8 @@ class Admin:
             ) from None
 
 
-def _queue_path(group: str) -> str:
-    return f"/v1/queues/{quote(group, safe='')}"
+def _queue_path(name: str) -> str:
+    return f"/v1/queues/{quote(name, safe='')}"
 
 
 def _topic_info(topic: Any) -> TopicInfo:
@@ -413,7 +421,3 @@ def _operation(value: str | None) -> AlterConfigOpType:
 
 def _is(problem: ClientError, code: int) -> bool:
     return getattr(problem, "code", None) == code
-
-
-def _ms_text(name: str, amount: Seconds | None) -> str | None:
-    return None if amount is None else str(as_ms(name, amount))

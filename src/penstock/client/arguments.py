@@ -108,6 +108,19 @@ def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def queue_and_topics(
+    name: str | Sequence[str], topic: str | Sequence[str] | None, group: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """The name of a queue and its topics. With `group`, as in Kafka's words, `name` has the topics."""
+    if group is not None:
+        if topic is not None:
+            raise TypeError(f"topic={topic!r} and group={group!r}: name the queue first, then its topic=")
+        return checked_name("group", group), topic_names(name)
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r}: expected the name of a queue; its topics go into topic=")
+    return checked_name("name", name), topic_names(name if topic is None else topic)
+
+
 def checked_prefetch(prefetch: int) -> int:
     if not isinstance(prefetch, int):
         raise TypeError(f"prefetch={prefetch!r}: expected a number, 1 to {PREFETCH_MAX}")

@@ -21,6 +21,7 @@ from penstock.client.arguments import (
     as_seconds,
     checked_name,
     checked_prefetch,
+    queue_and_topics,
     record_headers,
     topic_names,
 )
@@ -100,6 +101,9 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         self._is_closed = False
         self._prepare()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._servers}{' (closed)' if self._is_closed else ''}>"
+
     @abstractmethod
     def _prepare(self) -> None:
         """Called once, at the end of `__init__`."""
@@ -162,23 +166,24 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
 
     def queue(
         self,
-        topics: str | Sequence[str],
+        name: str | Sequence[str],
         *,
-        group: str,
+        topic: str | Sequence[str] | None = None,
+        group: str | None = None,
         prefetch: int | None = None,
         standby: bool = False,
         idle_s: float | None = None,
     ) -> QueueT:
-        """A consumer of the queue of `group` on these topics. Iterate over it, or call `receive`; close it when done.
+        """A consumer of the queue `name` on a topic, or on several: on the topic of its own name, unless `topic` names
+        others. Iterate over it, or call `receive`; close it when done. (`queue(topic, group=name)` is the same.)
 
         `prefetch`: the most jobs that this consumer has at once from each node; by default 100, and 1 of an exclusive
         queue, so that no job is done before an earlier one that failed. `standby`: wait until an exclusive queue is
         free. `idle_s`: iterating ends when no job has come for so long.
         """
         credit = Credit(DEFAULT_PREFETCH, 1) if prefetch is None else Credit(prefetch, prefetch)
-        return self._open_queue(
-            topic_names(topics), group, credit, standby, idle_s, self._reconnect_timeout_s
-        )
+        queue, topics = queue_and_topics(name, topic, group)
+        return self._open_queue(topics, queue, credit, standby, idle_s, self._reconnect_timeout_s)
 
     def subscribe(
         self,
@@ -227,7 +232,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     ) -> QueueT:
         def open_session(make: Callable[..., Any]) -> QueueSession[Any]:
             return QueueSession(
-                checked_name("group", group),
+                group,
                 topics,
                 make=make,
                 random=Random(),
@@ -258,9 +263,10 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
 
     def worker(
         self,
-        topics: str | Sequence[str],
+        name: str | Sequence[str],
         *,
-        group: str,
+        topic: str | Sequence[str] | None = None,
+        group: str | None = None,
         concurrency: int = 1,
         max_attempts: int | None = None,
         backoff: Seconds = 1.0,
@@ -271,8 +277,10 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         standby: bool = False,
         timeout: Seconds | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Registers a handler for `run`. A job is acked when its handler returns and retried, later each time, when it
-        raises; after `max_attempts` it is rejected. A handler may settle the job itself, or raise Retry or Reject.
+        """Registers a handler for the jobs of a queue; `run` calls it. `name` and `topic` are those of `queue`.
+
+        A job is acked when its handler returns and retried, later each time, when it raises; after `max_attempts` it is
+        rejected. A handler may settle the job itself, or raise Retry or Reject.
 
         `timeout`: a handler that takes longer has failed. A coroutine is cancelled. A thread cannot be interrupted: it
         loses its job, its later acks are ignored, and another thread replaces it. None: no limit; the lease is renewed
@@ -289,10 +297,12 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
             jitter=jitter,
         )
 
+        queue, topics = queue_and_topics(name, topic, group)
+
         def register(handler: Handler) -> Handler:
             plan = plan_worker(
-                topic_names(topics),
-                group,
+                topics,
+                queue,
                 handler,
                 concurrency=concurrency,
                 prefetch=prefetch,

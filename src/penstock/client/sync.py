@@ -2,7 +2,7 @@
 
     with Client("127.0.0.1:9092") as client:
         client.publish("orders", b"...", key=b"alice", message_id="order-17")
-        for job in client.queue("orders", group="workers"):
+        for job in client.queue("workers", topic="orders"):
             with job:
                 ...
 

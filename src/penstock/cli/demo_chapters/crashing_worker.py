@@ -6,7 +6,7 @@ from penstock.client import Client
 
 
 def main(bootstrap: str, topic: str, group: str) -> None:
-    with Client(bootstrap) as client, client.queue(topic, group=group, prefetch=50) as jobs:
+    with Client(bootstrap) as client, client.queue(group, topic=topic, prefetch=50) as jobs:
         for job in jobs:
             number = int(job.value or b"0")
             _say(f"begun {number}")

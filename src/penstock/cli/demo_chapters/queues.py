@@ -85,7 +85,7 @@ def _finish(stage: Stage, client: Client, first: WorkerLog) -> list[int]:
     """The jobs that the second worker got, in order. One of them it rejects."""
     rest: list[int] = []
     began = time.perf_counter()
-    with client.queue(TOPIC, group=GROUP, idle_s=QUIET_SECONDS) as jobs:
+    with client.queue(GROUP, topic=TOPIC, idle_s=QUIET_SECONDS) as jobs:
         for job in jobs:
             number = int(job.value or b"0")
             rest.append(number)

@@ -2,7 +2,7 @@
 
     async with AsyncClient("127.0.0.1:9092") as client:
         await client.publish("orders", b"...", key=b"alice")
-        async for job in client.queue("orders", group="workers"):
+        async for job in client.queue("workers", topic="orders"):
             async with job:
                 ...
 
