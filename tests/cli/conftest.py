@@ -1,6 +1,7 @@
 """The command line as tests call it: in this process, with its output apart."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,9 +13,11 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture
-def plain_cli(monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Runs a command line; no broker is named."""
-    monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
+def plain_cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """Runs a command line; no broker is named, and there are no profiles."""
+    for variable in ("PENSTOCK_BOOTSTRAP", "PENSTOCK_HTTP_URL", "PENSTOCK_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
 
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(penstock, list(arguments), input=stdin, prog_name="penstock")

@@ -141,3 +141,23 @@ def test_counts_other_than_one_are_in_the_plural() -> None:
         "2 nodes",
         "1,000 nodes",
     ]
+
+
+def test_trouble_folds_internal_partitions_into_one_line(asked: Node, plain_cli: Cli) -> None:
+    internal = [
+        msgspec.structs.replace(partition(1, 2), topic="__consumer_offsets", partition=number)
+        for number in range(49)
+    ]
+    internal += [msgspec.structs.replace(partition(1), topic="__share_group_state", leader=None)]
+    asked.shows = msgspec.structs.replace(HEALTHY, partitions=(partition(1, 3), *internal))
+    page = succeeded(plain_cli("cluster", "status", "--trouble", "--http", asked.address)).stdout
+    assert "orders" in page
+    [line] = [line for line in page.splitlines() if "__consumer_offsets" in line]
+    assert line == (
+        "50 partitions of internal topics __consumer_offsets, __share_group_state: "
+        "49 under-replicated, 1 without a leader; --internal shows them"
+    )
+    page = succeeded(
+        plain_cli("cluster", "status", "--trouble", "--internal", "--http", asked.address)
+    ).stdout
+    assert page.count("__consumer_offsets") == 49

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Broker
 from penstock.cli import share_groups
-from penstock.cli.groups import parse_timestamp
+from penstock.cli.parameters import moment_ms
 from tests.kafka.clients.queues import take
 from tests.kafka.clients.queues import worker as share_consumer
 from tests.kafka.trio import Trio
@@ -121,9 +121,9 @@ def test_a_deleted_group_is_gone(cli: Cli, names: tuple[str, str]) -> None:
 
 
 def test_timestamps_are_read_with_zone_without_and_as_milliseconds() -> None:
-    assert parse_timestamp("1700000000000") == 1_700_000_000_000
-    assert parse_timestamp("2023-11-14T22:13:20Z") == 1_700_000_000_000
-    assert parse_timestamp("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+    assert moment_ms("--to-timestamp", "1700000000000") == 1_700_000_000_000
+    assert moment_ms("--to-timestamp", "2023-11-14T22:13:20Z") == 1_700_000_000_000
+    assert moment_ms("--to-timestamp", "2023-11-14T23:13:20+01:00") == 1_700_000_000_000
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
 from penstock.cli.help import examples
 
 COMMANDS = {
@@ -28,11 +30,13 @@ COMMANDS = {
     "produce": ("penstock.cli.produce:produce", "Send lines from stdin to a topic."),
     "consume": ("penstock.cli.consume:consume", "Print a topic's messages."),
     "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "subscriptions": ("penstock.cli.subscriptions:subscriptions", "List, describe and delete subscriptions."),
     "queues": ("penstock.cli.queues:queues", "Create, watch and clear work queues and their dead letters."),
     "status": ("penstock.cli.status:status", "Show what happens on the broker."),
     "cluster": ("penstock.cli.cluster:cluster", "Run a local cluster; look after any cluster."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run ready-made pipelines on Spark."),
     "sim": ("penstock.cli.sim:sim", "Run the cluster's code in a simulated world full of faults."),
+    "completion": ("penstock.cli.completion:completion", "Print the completion script of a shell."),
     "bench": ("penstock.cli.bench.commands:bench", "Measure throughput, latency, CPU and memory."),
 }
 
@@ -61,6 +65,15 @@ class LazyGroup(click.Group):
         with _flushed_output():
             return super().invoke(ctx)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes commands without importing them."""
+        found = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -77,10 +90,12 @@ class LazyGroup(click.Group):
     ),
 )
 @click.version_option(package_name="penstock", message="penstock %(version)s")
+@PROFILE_OPTION
+@QUIET_OPTION
 def penstock() -> None:
     """Event streaming and work queues that speak Kafka's protocol.
 
-    Commands that talk to a broker take its address from --bootstrap or PENSTOCK_BOOTSTRAP
+    Commands that talk to a broker take its address from --bootstrap, PENSTOCK_BOOTSTRAP or a profile
     (default 127.0.0.1:9092), and work with any Kafka broker.
     """
 

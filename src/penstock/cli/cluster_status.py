@@ -108,14 +108,48 @@ def _as_json(snapshot: ClusterStatus, *, lines: bool) -> str:
 
 
 def _show(out: Console, snapshot: ClusterStatus, chosen: Chosen) -> None:
-    rows = chosen.rows(snapshot)
+    rows, folded = _folded(chosen.rows(snapshot), chosen)
     out.print(_headline(snapshot))
     out.print(_nodes(snapshot, wide=out.width >= WIDE_COLUMNS))
     if rows:
         out.print("")
         out.print(_partitions(rows))
+    if folded:
+        out.print(f"\n{_in_one_line(folded)}", markup=False)
     for line in _remainder(snapshot, chosen):
         out.print(line, markup=False)
+
+
+def _folded(
+    rows: list[PartitionStatus], chosen: Chosen
+) -> tuple[list[PartitionStatus], list[PartitionStatus]]:
+    """The partitions of the table, and those of internal topics: hundreds of them have the same problem at once."""
+    if not chosen.trouble or chosen.internal or chosen.topic is not None:
+        return rows, []
+    internal = [one for one in rows if one.topic.startswith("__")]
+    return [one for one in rows if not one.topic.startswith("__")], internal
+
+
+def _in_one_line(internal: list[PartitionStatus]) -> str:
+    topics = dict.fromkeys(one.topic for one in internal)
+    problems: dict[str, int] = {}
+    for one in internal:
+        for problem in _problems(one):
+            problems[problem] = problems.get(problem, 0) + 1
+    counts = ", ".join(f"{count:,} {problem}" for problem, count in problems.items())
+    where = f"internal {'topic' if len(topics) == 1 else 'topics'} {', '.join(topics)}"
+    return f"{counted(len(internal), 'partition')} of {where}: {counts}; --internal shows them"
+
+
+def _problems(one: PartitionStatus) -> list[str]:
+    found = {
+        "without a leader": one.leader is None,
+        "under-replicated": one.leader is not None and one.under_replicated,
+        "with an offline replica": bool(one.offline),
+        "with a damaged replica": bool(one.damaged),
+        "moving": bool(one.adding or one.removing),
+    }
+    return [problem for problem, is_there in found.items() if is_there]
 
 
 def _remainder(snapshot: ClusterStatus, chosen: Chosen) -> Iterator[str]:

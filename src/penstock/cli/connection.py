@@ -17,6 +17,8 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
+from penstock.cli import profiles
+from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
 from penstock.cli.problem import UNREACHABLE, Problem, explain, no_controller, not_ready, unreachable
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -185,10 +187,17 @@ def hand_over(
     return decorate
 
 
-BOOTSTRAP_OPTION = click.option(
+_bootstrap_option = click.option(
     "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
-    show_default=True, show_envvar=True, help="The broker to talk to.",
+    show_default=True, show_envvar=True, callback=profiles.address, help="The broker to talk to.",
 )  # fmt: skip
+
+
+def BOOTSTRAP_OPTION(command: Command) -> Command:
+    """--bootstrap, and the options that go with it: --profile and --quiet."""
+    return _bootstrap_option(PROFILE_OPTION(QUIET_OPTION(command)))
+
+
 CONNECTION_OPTIONS = [
     BOOTSTRAP_OPTION,
     click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", callback=_settings,
@@ -197,7 +206,7 @@ CONNECTION_OPTIONS = [
 
 
 def _connection(bootstrap: str, settings: dict[str, str]) -> Connection:
-    return Connection(bootstrap=bootstrap, settings=settings)
+    return Connection(bootstrap=bootstrap, settings=profiles.applied().kafka | settings)
 
 
 connects = hand_over("connection", _connection, CONNECTION_OPTIONS)

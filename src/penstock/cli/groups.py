@@ -1,6 +1,5 @@
 """`penstock groups`: list, describe, reset and delete."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -10,6 +9,7 @@ from penstock.cli import group_facts, queue_consumers, share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
 from penstock.cli.help import examples
 from penstock.cli.output import facts_table, note, show, show_facts, show_json
+from penstock.cli.parameters import moment_ms
 from penstock.cli.problem import Problem, explain
 from penstock.cli.queues_show import show_consumers
 from penstock.cli.topic_facts import Partitions, offsets_at, partition_numbers
@@ -133,7 +133,7 @@ def reset(
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset, --to-timestamp")
     if bool(topics) == all_topics:
         raise click.UsageError("give --topic TOPIC[:PARTITION] or --all-topics")
-    timestamp_ms = None if to_timestamp is None else parse_timestamp(to_timestamp)
+    timestamp_ms = None if to_timestamp is None else moment_ms("--to-timestamp", to_timestamp)
     admin = connection.admin()
     before = group_facts.committed(connection, admin, name)
     if not new_group:
@@ -198,19 +198,6 @@ def _show_reset(before: Partitions, after: Partitions, executed: bool, as_json: 
     show(facts_table(moves, "topic", "partition", "from", "to"))
     if not executed:
         note("nothing was changed; add --execute to do it")
-
-
-def parse_timestamp(text: str) -> int:
-    """Milliseconds since 1970, from themselves or from ISO 8601 (without a zone: local time)."""
-    if text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"--to-timestamp {text!r}: expected ISO 8601 such as 2026-01-31T08:00:00Z, or ms since 1970"
-        ) from None
-    return int(moment.astimezone(UTC).timestamp() * 1000)
 
 
 @groups.command(

@@ -9,14 +9,16 @@ import re
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from penstock.cli import profiles
 from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, hand_over
 from penstock.cli.problem import Problem
 from penstock.client.errors import ClientError, Denied
@@ -38,6 +40,8 @@ HINTS = {
     "queue_exists": "`penstock queues describe {queue}` shows it",
     "unknown_topic_or_partition": "`penstock topics list` shows what there is",
     "unknown_dead_letter": "`penstock queues dead-letters list {queue}` shows what there is",
+    "subscriptions/non_empty_group": "--force closes the connection of its subscriber",
+    "unknown_subscription": "`penstock subscriptions list` shows what there is",
     "non_empty_group": "`penstock queues describe {queue}` shows its consumers",
     "unknown_node": "`penstock cluster status` shows the nodes",
     "not_controller": "`penstock cluster status` shows which nodes are missing",
@@ -92,13 +96,18 @@ class HttpApi:
         self._find = find
         self._urls: list[str] = []
 
+    @property
+    def urls(self) -> list[str]:
+        """The nodes' addresses, the one that answered last first."""
+        self._urls = self._urls or self._find()
+        return list(self._urls)
+
     def ask(
         self, method: str, path: str, wanted: type[T], body: object = None, *, repeatable: bool = False
     ) -> T:
         """A request that a node may have received goes to another one only if it may be done twice."""
-        self._urls = self._urls or self._find()
         gone: NoAnswer | None = None
-        for url in list(self._urls):
+        for url in self.urls:
             try:
                 found = _ask(url, method, path, wanted, body)
             except NoAnswer as failure:
@@ -143,26 +152,36 @@ class ClusterApi(HttpApi):
         self.ask("POST" if on else "DELETE", path, Facts, {}, repeatable=True)
 
 
-class QueuesApi(HttpApi):
-    """The operations on queues. Arguments that are None are left out."""
+class ResourcesApi(HttpApi):
+    """The operations on resources of one kind. Arguments that are None are left out."""
+
+    root: str
 
     def get(self, *path: object, **query: object) -> Facts:
-        given = urlencode({name: value for name, value in query.items() if value is not None})
-        return self.ask("GET", _queue_path(path) + (f"?{given}" if given else ""), Facts)
+        return self.ask("GET", self._path(path, query), Facts)
 
     def post(self, *path: object, **body: object) -> Facts:
         given = {name: value for name, value in body.items() if value is not None}
-        return self.ask("POST", _queue_path(path), Facts, given)
+        return self.ask("POST", self._path(path), Facts, given)
 
     def patch(self, *path: object, **body: object) -> Facts:
-        return self.ask("PATCH", _queue_path(path), Facts, body)
+        return self.ask("PATCH", self._path(path), Facts, body)
 
-    def delete(self, *path: object) -> None:
-        self.ask("DELETE", _queue_path(path), type(None))
+    def delete(self, *path: object, **query: object) -> None:
+        self.ask("DELETE", self._path(path, query), type(None))
+
+    def _path(self, parts: tuple[object, ...], query: Mapping[str, object] | None = None) -> str:
+        given = urlencode({name: value for name, value in (query or {}).items() if value is not None})
+        path = "/".join((self.root, *(quote(str(part), safe="") for part in parts)))
+        return f"{path}?{given}" if given else path
 
 
-def _queue_path(parts: tuple[object, ...]) -> str:
-    return "/".join(("/v1/queues", *(quote(str(part), safe="") for part in parts)))
+class QueuesApi(ResourcesApi):
+    root = "/v1/queues"
+
+
+class SubscriptionsApi(ResourcesApi):
+    root = "/v1/subscriptions"
 
 
 def _is_reachable(address: str) -> bool:
@@ -184,7 +203,7 @@ def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
         with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
             return msgspec.json.decode(answer.read() or b"null", type=wanted)
     except urllib.error.HTTPError as refused:
-        raise _refusal(url, refused, _queue_of(path, body)) from None
+        raise _refusal(url, refused, path, body) from None
     except urllib.error.URLError as failure:
         raise NoAnswer(url, failure.reason, sent=False) from None
     except OSError as failure:  # the connection broke, or there was no answer in time
@@ -202,10 +221,12 @@ def _queue_of(path: str, body: object) -> str:
     return shlex.quote(name) if name else "NAME"
 
 
-def _refusal(url: str, refused: urllib.error.HTTPError, queue: str) -> Problem:
+def _refusal(url: str, refused: urllib.error.HTTPError, path: str, body: object) -> Problem:
+    kind = "".join(path.partition("?")[0].split("/")[2:3])
     try:
         error = json.loads(refused.read())["error"]
-        return Problem(_in_options(error), HINTS.get(error["code"], "").replace("{queue}", queue))
+        hint = HINTS.get(f"{kind}/{error['code']}", HINTS.get(error["code"], ""))
+        return Problem(_in_options(error), hint.replace("{queue}", _queue_of(path, body)))
     except (OSError, ValueError, TypeError, KeyError):
         return _not_penstock(url)
 
@@ -232,16 +253,23 @@ def _not_penstock(url: str) -> Problem:
 
 def _parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """HOST:PORT, as `serve` takes it, or a URL."""
-    if value is None:
+    source = ctx.get_parameter_source(parameter.name or "")
+    if value is None or (source is ParameterSource.ENVIRONMENT and profiles.is_explicit(ctx)):
         return None
+    return _url("--http", value)
+
+
+def _url(name: str, value: str) -> str:
     scheme, separator, rest = value.rpartition("://")
     address = rest.rstrip("/")
     try:
-        Address.parse("--http", address)
+        Address.parse(name, address)
     except ConfigError:
-        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT") from None
+        raise click.BadParameter(
+            f"{value!r}: expected HOST:PORT or http://HOST:PORT", param_hint=name
+        ) from None
     if separator and scheme not in ("http", "https"):
-        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT")
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT", param_hint=name)
     return f"{scheme or 'http'}://{address}"
 
 
@@ -271,7 +299,9 @@ def asks(kind: type[HttpApi]) -> Callable[[Command], Command]:
     """Gives a command --bootstrap, -X and --http, and hands them over as `api`."""
 
     def make(bootstrap: str, settings: dict[str, str], http: str | None) -> HttpApi:
-        connection = Connection(bootstrap=bootstrap, settings=settings)
-        return kind(lambda: [http] if http is not None else find_urls(connection))
+        profile = profiles.applied()
+        connection = Connection(bootstrap=bootstrap, settings=profile.kafka | settings)
+        url = _url("http of the profile", profile.http) if http is None and profile.http else http
+        return kind(lambda: [url] if url is not None else find_urls(connection))
 
     return hand_over("api", make, [HTTP_OPTION, *CONNECTION_OPTIONS])

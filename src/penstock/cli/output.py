@@ -14,6 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.common_options import QUIET_KEY
+
 WIDTH_OF_A_PIPE = 1000
 """A table in a pipe or a file is as wide as it needs to be: there is no window to fit."""
 
@@ -105,4 +107,6 @@ def show_json(value: Any) -> None:
 
 def note(line: str) -> None:
     """A line about the run, not its result: on stderr, so that it does not mix with output in a pipe."""
-    click.echo(line, err=True)
+    context = click.get_current_context(silent=True)
+    if context is None or not context.meta.get(QUIET_KEY):
+        click.echo(line, err=True)

@@ -1,6 +1,7 @@
 """Parses durations and offsets of the command line."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -38,6 +39,19 @@ def in_words(duration_ms: int) -> str:
     """The duration in the largest unit that divides it."""
     unit = next(unit for unit in reversed(UNITS_MS) if duration_ms % UNITS_MS[unit] == 0)
     return f"{duration_ms // UNITS_MS[unit]}{unit}"
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Milliseconds since 1970, from themselves or from ISO 8601 (without a zone: local time)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{option} {text!r}: expected ISO 8601 such as 2026-01-31T08:00:00Z, or ms since 1970"
+        ) from None
+    return int(moment.astimezone(UTC).timestamp() * 1000)
 
 
 class Place(click.ParamType[Facts]):

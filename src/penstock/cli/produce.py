@@ -11,8 +11,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from penstock.cli.connection import Connection, connects, json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show_json
+from penstock.cli.parameters import Duration, moment_ms
 from penstock.cli.problem import Problem, explain
+from penstock.client.arguments import DELAY, DELIVER_AT, MESSAGE_ID, MESSAGE_ID_BYTES_MAX, TTL
+from penstock.client.errors import ClientError
+from penstock.client.topic_cache import REACH_SECONDS, TopicCache
 
+LINE_NUMBER = "{n}"
 QUEUE_FULL_WAIT_S = 0.1
 FLUSH_STEP_S = 0.5
 """librdkafka does not answer Ctrl-C while it waits, so it waits in steps."""
@@ -36,6 +41,46 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return key, None if value == self.null_marker else value
 
 
+class Headers:
+    """The headers of each message: the person's, and those that control delivery."""
+
+    def __init__(
+        self,
+        given: tuple[str, ...],
+        *,
+        delay: int | None,
+        deliver_at: str | None,
+        ttl: int | None,
+        message_id: str | None,
+    ) -> None:
+        if delay is not None and deliver_at is not None:
+            raise click.UsageError("--delay and --deliver-at exclude each other")
+        self._id = message_id
+        self._made = [(name, value.encode()) for name, value in key_values(given).items()]
+        at_ms = None if deliver_at is None else moment_ms("--deliver-at", deliver_at)
+        for header, value in ((DELAY, delay), (DELIVER_AT, at_ms), (TTL, ttl)):
+            if value is not None:
+                self._made.append((header, b"%d" % value))
+
+    def message_id(self, number: int) -> bytes | None:
+        """The id of a line. A second line with the same id would be dropped as a duplicate."""
+        if self._id is None:
+            return None
+        if number > 1 and LINE_NUMBER not in self._id:
+            message = (
+                f"line {number} would have the id of line 1, and be dropped: nothing after line 1 was sent"
+            )
+            raise Problem(message, f"--message-id {self._id}-{LINE_NUMBER} gives each line its own")
+        made = self._id.replace(LINE_NUMBER, str(number)).encode()
+        if not 1 <= len(made) <= MESSAGE_ID_BYTES_MAX:
+            raise click.UsageError(f"--message-id: {len(made)} bytes, expected 1 to {MESSAGE_ID_BYTES_MAX}")
+        return made
+
+    def of(self, message_id: bytes | None) -> list[tuple[str, bytes]] | None:
+        found = self._made if message_id is None else [*self._made, (MESSAGE_ID, message_id)]
+        return found or None
+
+
 class Sender:
     """Sends messages and counts their results."""
 
@@ -46,12 +91,24 @@ class Sender:
         self._topic = topic
         self._error: KafkaError | None = None
         self._producer: Producer = connection.producer(**settings)
+        self._topics = TopicCache(self._producer, connection.bootstrap)
 
-    def send(self, key: bytes | None, value: bytes | None, partition: int, headers: list[Any] | None) -> None:
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        headers: list[Any] | None,
+        message_id: bytes | None = None,
+    ) -> None:
+        """Without a key and a partition, the message id chooses the partition: brokers look for ids in each of them."""
+        if message_id is not None and key is None and partition is None:
+            partition = self._partition_of(message_id)
+        to = -1 if partition is None else partition
         while True:
             self._raise_failure()
             try:
-                self._producer.produce(self._topic, value, key, partition, self._delivered, headers=headers)
+                self._producer.produce(self._topic, value, key, to, self._delivered, headers=headers)
                 break
             except BufferError:
                 self._producer.poll(QUEUE_FULL_WAIT_S)
@@ -60,6 +117,14 @@ class Sender:
         self._producer.poll(0)
         self.sent += 1
         self.sent_bytes += len(key or b"") + len(value or b"")
+
+    def _partition_of(self, message_id: bytes) -> int:
+        try:
+            if not self._topics.knows(self._topic, counted=True):
+                self._topics.look_up(self._topic, counted=True, timeout_s=REACH_SECONDS)
+        except ClientError as failure:
+            raise Problem(str(failure)) from None
+        return self._topics.partition_of(self._topic, message_id)
 
     def finish(self) -> None:
         """Waits until every message is acknowledged, or raises the first failure."""
@@ -82,6 +147,8 @@ class Sender:
         "echo hello | penstock produce orders",
         "penstock produce orders --key-separator : < orders.txt",
         "penstock produce users --key alice --null-marker DELETE --header source=import",
+        "echo remind me | penstock produce mail --delay 2h --ttl 1d",
+        "penstock produce orders --message-id 'import-7-{n}' < orders.txt",
     )
 )
 @click.argument("topic")
@@ -90,6 +157,14 @@ class Sender:
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE",
               help="A header for every message.")  # fmt: skip
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition; by key if left out.")
+@click.option(
+    "--delay", type=Duration(0), metavar="TIME", help="Queues and subscriptions deliver it after this time."
+)
+@click.option("--deliver-at", metavar="TIME",
+              help="Queues and subscriptions deliver it then (ISO 8601, or ms since 1970).")  # fmt: skip
+@click.option("--ttl", type=Duration(0), metavar="TIME", help="They do not deliver it later than that.")
+@click.option("--message-id", metavar="ID",
+              help="The topic stores one message of this id; {n} stands for the line's number.")  # fmt: skip
 @click.option("--null-marker", metavar="TEXT", help="A value equal to TEXT is sent as null (a tombstone).")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True,
               help="Which replicas must have it.")  # fmt: skip
@@ -108,12 +183,13 @@ def produce(
     acks: str,
     compression: str,
     as_json: bool,
+    **delivery: Any,
 ) -> None:
     """Send lines from stdin to TOPIC, one message each.
 
     Only the newline is taken off: a carriage return before it is part of the message.
     With --acks all (the default) a retry never stores a message twice. The exit code is 0 only when every
-    message was acknowledged.
+    message was acknowledged. A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
     """
     if key is not None and key_separator:
         raise click.UsageError("--key and --key-separator exclude each other")
@@ -124,10 +200,12 @@ def produce(
         connection, topic, acks=acks, compression_type=compression, enable_idempotence=acks == "all",
         linger_ms=20,
     )  # fmt: skip
-    header_list = [(name, value.encode()) for name, value in key_values(headers).items()] or None
+    made = Headers(headers, **delivery)
     try:
         for number, line in _lines(sys.stdin.buffer):
-            sender.send(*line_format.split(number, line), -1 if partition is None else partition, header_list)
+            key_bytes, value = line_format.split(number, line)
+            message_id = made.message_id(number)
+            sender.send(key_bytes, value, partition, made.of(message_id), message_id)
     finally:
         sender.finish()
     _report(topic, sender, as_json)

@@ -1,5 +1,5 @@
-"""`penstock queues`: create, peek, scheduled, purge, delete, alter. `queues_show` has list and describe, `queues_dead`
-dead-letters."""
+"""`penstock queues`: create, peek, scheduled, purge, delete, alter. `queues_show` has list and describe, `queues_work`
+receive and work, `queues_reset` reset, `queues_dead` dead-letters."""
 
 import json
 from typing import Any
@@ -12,7 +12,9 @@ from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, facts_table, note, show, show_facts, show_json
 from penstock.cli.parameters import UNITS_MS, Duration
 from penstock.cli.queues_dead import dead_letters
+from penstock.cli.queues_reset import reset
 from penstock.cli.queues_show import describe, list_queues, moment
+from penstock.cli.queues_work import receive, work
 from penstock.cli.topics import confirm
 
 VALUE_WIDTH = 60
@@ -102,9 +104,8 @@ def queues() -> None:
     """
 
 
-queues.add_command(list_queues)
-queues.add_command(describe)
-queues.add_command(dead_letters)
+for _command in (list_queues, describe, receive, work, reset, dead_letters):
+    queues.add_command(_command)
 
 
 @queues.command(

@@ -47,6 +47,7 @@ def topics() -> None:
         "penstock topics create orders",
         "penstock topics create clicks --partitions 12 --config retention.ms=86400000",
         "penstock topics create users --config cleanup.policy=compact --if-not-exists",
+        "penstock topics create orders --json | jq -r '.[0].topic_id'",
     )
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
@@ -57,6 +58,7 @@ def topics() -> None:
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE",
               help="A topic setting, as often as needed.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Succeed also if the topic already exists.")
+@json_option
 @connects
 def create(
     connection: Connection,
@@ -65,6 +67,7 @@ def create(
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
+    as_json: bool,
 ) -> None:
     """Create topics."""
     wanted = [
@@ -78,10 +81,15 @@ def create(
     ]
     admin = connection.admin()  # held: its requests die with it
     fine = KafkaError.TOPIC_ALREADY_EXISTS if if_not_exists else None
+    created: list[bool] = []
     for topic in wanted:
         asked = partial(_only, admin.create_topics, topic)
         made = connection.change(asked, f"creating {topic.topic}", tolerated=fine)
+        created.append(made)
         note(f"created {topic.topic}" if made else f"{topic.topic} exists already")
+    if as_json:
+        found = [topic_facts.describe(connection, name, all_configs=False) for name in names]
+        show_json([{**facts, "created": made} for facts, made in zip(found, created, strict=True)])
 
 
 def _only(ask: Callable[[list[T]], dict[Any, Any]], what: T) -> Any:

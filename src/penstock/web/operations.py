@@ -24,6 +24,7 @@ from penstock.web.api.groups import Groups
 from penstock.web.api.openapi import describe
 from penstock.web.api.publishing import Publishing
 from penstock.web.api.queue_jobs import QueueJobs
+from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
@@ -140,6 +141,9 @@ def _queues(node: Node) -> list[HttpOperation]:
                       "Look at messages that are not done, without receiving them", (404, 409)),
         HttpOperation("GET", one + "/scheduled", queues.list_scheduled, DESCRIBE, GROUP,
                       "Messages that are not due: how many on each partition, and the next of them", (404,)),
+        HttpOperation("POST", one + "/reset", QueueReset(node).reset_queue, READ, GROUP,
+                      "Move a queue to another place of its topics; messages after it are delivered, also again",
+                      (404, 409)),
         HttpOperation("POST", one + "/purge", queues.purge_queue, READ, GROUP,
                       "Mark all messages of a queue as done; other queues and groups keep them", (404, 409)),
         HttpOperation("POST", one + "/receive", jobs.receive_jobs, READ, GROUP,
