@@ -56,6 +56,16 @@ def letters(queues: Cli, queue: str, count: int) -> list[Any]:
     raise AssertionError(f"{len(found)} dead letters")
 
 
+def test_a_queue_on_a_topic_whose_retention_may_delete_its_messages_says_so(
+    queues: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    http.post("/v1/topics", json={"name": name}).raise_for_status()
+    warning = f"warning: retention of {name} may delete messages that are not done"
+    assert warning in succeeded(queues("create", name)).stderr
+    assert warning in succeeded(queues("describe", name)).stdout
+
+
 def test_a_queue_is_created_with_its_topic_and_settings(queues: Cli, unique: Unique) -> None:
     name = unique("mail")
     made = queues(
@@ -70,6 +80,7 @@ def test_a_queue_is_created_with_its_topic_and_settings(queues: Cli, unique: Uni
     assert (settings["dead_letter_topic"], settings["retry_backoff_ms"]) == (f"{name}-dead", 250)
     page = succeeded(queues("describe", name)).stdout
     assert "available" in page
+    assert "warning" not in page + made.stderr
     assert "90,000" in page
 
 

@@ -12,6 +12,7 @@ from penstock.cluster import (
     MetadataRecord,
     NewTopic,
     PlacementRules,
+    TopicConfigsChanged,
     decisions,
 )
 from penstock.cluster.alterations import (
@@ -143,3 +144,10 @@ def test_a_default_that_contradicts_a_topic_is_refused_before_it_is_recorded(sta
     apply(state, alter_topic_configs(state, "orders", [change("min.compaction.lag.ms", "50")]))
     with refused(ErrorCode.INVALID_CONFIG, "max.compaction.lag.ms"):
         alter_node_configs(state, None, [change("log.cleaner.max.compaction.lag.ms", "10")])
+
+
+def test_a_config_of_a_newer_version_does_not_stop_a_node_that_does_not_know_it(state: ClusterState) -> None:
+    configs = {"retention.ms": "7", "penstock.config.of.tomorrow": "true"}
+    state.apply(TopicConfigsChanged(name="orders", topic_id=UUID(int=1), configs=configs))
+    assert state.topics["orders"].config.retention_ms == 7
+    assert state.topics["orders"].configs == configs

@@ -69,6 +69,7 @@ def test_every_honoured_config_reaches_a_field_of_its_own() -> None:
         "message.timestamp.type": "LogAppendTime",
         "min.cleanable.dirty.ratio": "0.25",
         "penstock.producer.exclusive": "true",
+        "penstock.retention.keep.undone": "true",
         "penstock.storage": "memory",
     }
     for name, definition in TOPIC_CONFIGS.items():

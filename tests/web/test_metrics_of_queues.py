@@ -218,6 +218,7 @@ def figures(queue: str = "workers", backlog: Backlog | None = None) -> QueueFigu
         expired=3,
         returned=1,
         dead=5,
+        deleted=8,
         settled={"accepted": 7, "released": 6, "rejected": 0, "gap": 0},
     )
 

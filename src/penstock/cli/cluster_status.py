@@ -14,7 +14,7 @@ from penstock.cli.output import console, counted, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import stop_on_signals
 from penstock.cli.watching import clear, repeated, watch_options
-from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
+from penstock.node.status.cluster_status import ClusterStatus, HeldBackStatus, NodeStatus, PartitionStatus
 
 EXIT_UNHEALTHY = 3
 """The exit code of --check when the cluster was reached and is not healthy."""
@@ -165,11 +165,19 @@ def _remainder(snapshot: ClusterStatus, chosen: Chosen) -> Iterator[str]:
         for node in snapshot.nodes
         if node.decommissioning and not node.hosts
     ]
+    lines += [_held_back(one) for one in snapshot.held_back if chosen.topic in (None, one.topic)]
     if snapshot.unanswered:
         lines.append(f"no lag from node {', '.join(map(str, snapshot.unanswered))}: no answer")
     if snapshot.troubles:
         lines.append(f"not healthy: {'; '.join(snapshot.troubles)}")
     yield from ["", *lines] if lines else []
+
+
+def _held_back(one: HeldBackStatus) -> str:
+    holder = f"queue {one.queue} has not settled them" if one.queue else "not all queues are known"
+    age = f", the oldest {one.overdue_ms / 86_400_000:.1f} days" if one.overdue_ms else ""
+    kept = f"keeps {counted(one.records, 'record')} ({one.size_bytes} bytes{age}) beyond its retention"
+    return f"{one.topic}-{one.partition} {kept}: {holder}"
 
 
 def last_wait(snapshot: ClusterStatus, node: NodeStatus) -> str:

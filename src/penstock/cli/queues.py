@@ -151,6 +151,8 @@ def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
     else:
         topics = sorted({row["topic"] for row in made["partitions"]})
         note(f"created {name} on {', '.join(topics)} ({counted(len(made['partitions']), 'partition')})")
+        for warning in made["warnings"]:
+            note(f"warning: {warning}")
 
 
 @queues.command(

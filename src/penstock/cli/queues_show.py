@@ -101,6 +101,8 @@ def _show_queue(queue: Facts) -> None:
     for row in queue["partitions"]:
         if row["holder"]:
             show(f"{row['topic']}-{row['partition']} is with {row['holder']}")
+    for warning in queue["warnings"]:
+        show(f"warning: {warning}")
     show_consumers(queue["consumers"])
     show("", table("setting", "value", rows=queue["settings"].items()), "")
 

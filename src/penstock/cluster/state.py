@@ -56,6 +56,7 @@ from penstock.cluster.records import (
 )
 from penstock.cluster.topics import Topic, collision_key
 from penstock.config import (
+    TOPIC_CONFIGS,
     BrokerConfigs,
     ShareGroupConfig,
     ShareGroupSettings,
@@ -424,7 +425,9 @@ class ClusterState:
         self._topic_defaults = self.broker.topic_defaults()
 
     def _resolve(self, configs: Mapping[str, str]) -> TopicConfig:
-        return resolve(configs, self._topic_defaults)
+        """A newer node may have committed a config that this version does not know: the rest applies all the same."""
+        known = {name: value for name, value in configs.items() if name in TOPIC_CONFIGS}
+        return resolve(known, self._topic_defaults)
 
 
 replace = msgspec.structs.replace

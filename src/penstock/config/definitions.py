@@ -242,6 +242,15 @@ _DEFINITIONS = (
         "its connection ends, and others are refused meanwhile.",
     ),
     Definition(
+        name="penstock.retention.keep.undone",
+        kind=boolean(),
+        default="false",
+        synonym="penstock.retention.keep.undone",
+        doc="Whether retention.ms and retention.bytes keep all messages from the first one on that a queue on the "
+        "topic has not settled: available, leased, delayed, or waiting for a retry. Topics that are created "
+        "together with a queue have it.",
+    ),
+    Definition(
         name="penstock.storage",
         kind=choice("disk", "memory"),
         default="disk",

@@ -110,6 +110,7 @@ _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
     "message.timestamp.type": lambda kind: {"message_timestamp_log_append": kind == "LogAppendTime"},
     "penstock.acked.min.age.ms": lambda age_ms: {"acked_min_age_ms": age_ms},
     "penstock.producer.exclusive": lambda exclusive: {"exclusive_producer": exclusive},
+    "penstock.retention.keep.undone": lambda keeps: {"keep_undone": keeps},
     "penstock.storage": lambda storage: {"memory": storage == "memory"},
     # Every negative size means "no limit" to Kafka; TopicConfig knows one of them.
     "retention.bytes": lambda size: {"retention_bytes": max(size, -1)},

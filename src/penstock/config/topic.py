@@ -39,5 +39,13 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_ms: int = 604_800_000
     exclusive_producer: bool = False
     """One producer at a time (`penstock.producer.exclusive`)."""
+    keep_undone: bool = False
+    """Retention does not pass the first unsettled message of any queue (`penstock.retention.keep.undone`)."""
     memory: bool = False
     """Stored only in memory (`penstock.storage=memory`): fast, and lost when the node stops."""
+
+    @property
+    def may_delete_undone(self) -> bool:
+        """Whether retention may delete messages that a queue has not settled."""
+        has_limit = self.retention_ms >= 0 or self.retention_bytes >= 0
+        return has_limit and self.cleanup_delete and not self.keep_undone

@@ -77,14 +77,15 @@ class Retention:
         files.forget_unsaved(dropped)
         state.terms.delete_prefix(state.start_offset)
 
-    def expired(self, now_ms: int) -> list[Segment]:
-        """Segments past `retention.ms` or `retention.bytes`, oldest first."""
-        return expired(self._files.segments.segments, self._files.config, self.limit, now_ms)
+    def expired(self, now_ms: int, below: int | None = None) -> list[Segment]:
+        """Segments past `retention.ms` or `retention.bytes`, oldest first; only those that end at `below` or before."""
+        limit = self.limit if below is None else min(self.limit, below)
+        return expired(self._files.segments.segments, self._files.config, limit, now_ms)
 
-    def apply(self, now_ms: int) -> int:
-        """Drops what has expired; returns its bytes."""
+    def apply(self, now_ms: int, below: int | None = None) -> int:
+        """Drops what has expired, but no record from offset `below` on; returns its bytes."""
         self._files.state.producers.expire(now_ms)
-        segments = self.expired(now_ms)
+        segments = self.expired(now_ms, below)
         before = self._files.segments.size_bytes
         if segments:
             self.delete_prefix(Offset(segments[-1].next_offset))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from penstock.errors import CorruptLog, PenstockError, StorageError
@@ -43,6 +43,18 @@ BRISK_SECONDS = 2.0
 Chore = Callable[[], Awaitable[None]]
 """Work of another part of the node, to be done every minute or every other second."""
 
+RetainUndone = Callable[[Sequence[Partition]], Awaitable[list[Partition]]]
+"""Applies retention to partitions that keep undone messages; returns those that are shorter now."""
+
+
+async def _keep_all(partitions: Sequence[Partition]) -> list[Partition]:
+    """Deletes nothing, on a node that cannot know what is undone."""
+    return []
+
+
+def _ignore(partitions: Sequence[Partition]) -> None:
+    """For a node without queues."""
+
 
 class Housekeeping(Part):
     """Background rounds over all partitions."""
@@ -55,13 +67,19 @@ class Housekeeping(Part):
         metrics: NodeMetrics,
         chores: Sequence[Chore] = (),
         brisk_chores: Sequence[Chore] = (),
+        *,
+        retain_undone: RetainUndone = _keep_all,
+        shortened: Callable[[Sequence[Partition]], None] = _ignore,
     ) -> None:
+        """`shortened` is told the partitions of which retention has deleted records."""
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
         self._metrics = metrics
         self._chores = chores
         self._brisk_chores = brisk_chores
+        self._retain_undone = retain_undone
+        self._shortened = shortened
         self._tasks: list[asyncio.Task[None]] = []
         self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._scrubbed: WeakKeyDictionary[Partition, Offset] = WeakKeyDictionary()
@@ -141,24 +159,31 @@ class Housekeeping(Part):
 
     async def tidy(self) -> None:
         """One round: applies retention, and compacts partitions that are dirty enough."""
+        found = _Expired([], [])
         for count, partition in enumerate(self._partitions.tended()):
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if partition.closed:
                 continue
             try:
-                await self._tidy(partition)
+                await self._tidy(partition, found)
             except CorruptLog as rot:
                 partition.damaged(rot)
             except StorageError as trouble:
                 log.error("%s: %s", partition.name, trouble)
             except Exception:
                 log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)
+        try:
+            found.shortened.extend(await self._retain_undone(found.keeping_undone))
+        except Exception:
+            log.exception("a bug in the retention of undone messages; the rest goes on")
+        if found.shortened:
+            self._shortened(found.shortened)
 
-    async def _tidy(self, partition: Partition) -> None:
+    async def _tidy(self, partition: Partition, found: "_Expired") -> None:
         """The leader decides where a log starts, and its followers take that over; every replica compacts by itself."""
         if partition.leads:
-            self._retain(partition, self._clock.wall_ms())
+            self._retain(partition, self._clock.wall_ms(), found)
         plan = partition.log.compactor.plan(self._clock.wall_ms())
         if plan is not None:
             await self._workers.run(plan.run)
@@ -168,18 +193,30 @@ class Housekeeping(Part):
         if task is not None:
             await self._workers.run(task)
 
-    def _retain(self, partition: Partition, now_ms: int) -> None:
-        """Deletes records that have expired and whose grace period is over. Records beyond retention.bytes are deleted
-        at once: they take space."""
-        stored, config = partition.log, partition.config
-        too_large = 0 <= config.retention_bytes < stored.size_bytes
-        if not too_large and stored.retention.expired(now_ms):
-            since_ms = self._expired_since_ms.setdefault(partition, now_ms)
-            if now_ms - since_ms < min(config.retention_ms, RETENTION_GRACE_MS):
-                return
+    def _retain(self, partition: Partition, now_ms: int, found: "_Expired") -> None:
+        """Deletes expired records, unless the partition keeps undone messages."""
+        if not self._is_retention_due(partition, now_ms):
+            return
+        if partition.config.keep_undone:
+            found.keeping_undone.append(partition)
+            return
         self._expired_since_ms.pop(partition, None)
-        if stored.retention.apply(now_ms):
+        if partition.log.retention.apply(now_ms):
             partition.replica.consensus.prefix_deleted()
+            found.shortened.append(partition)
+
+    def _is_retention_due(self, partition: Partition, now_ms: int) -> bool:
+        """Whether there are expired records whose grace period is over. Records beyond retention.bytes have none: they
+        take space."""
+        stored, config = partition.log, partition.config
+        if not stored.retention.expired(now_ms):
+            stored.retention.apply(now_ms)  # forgets idle producers
+            self._expired_since_ms.pop(partition, None)
+            return False
+        if 0 <= config.retention_bytes < stored.size_bytes:
+            return True
+        since_ms = self._expired_since_ms.setdefault(partition, now_ms)
+        return now_ms - since_ms >= min(config.retention_ms, RETENTION_GRACE_MS)
 
     async def _pulse(self) -> None:
         """Measures how late the loop runs a timer: every request has that delay too."""
@@ -192,3 +229,11 @@ class Housekeeping(Part):
 
 class PartitionSource(Protocol):
     def tended(self) -> Iterable[Partition]: ...
+
+
+class _Expired(NamedTuple):
+    """Partitions that had expired records in one round."""
+
+    shortened: list[Partition]
+    keeping_undone: list[Partition]
+    """Their records were not deleted yet: some may be undone in a queue."""

@@ -21,8 +21,10 @@ from penstock.node import frame_kinds
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.coordination.acked_cleanup import AckedCleanup
+from penstock.node.coordination.consumer_progress import ConsumerProgress
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.coordination.record_forwarder import RecordForwarder
+from penstock.node.coordination.undone_retention import UndoneRetention
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.housekeeping import Housekeeping
@@ -118,7 +120,9 @@ class Node:
         # Upkeep.
         self.recovery = self._make_recovery()
         self.status = StatusCollector(self)
+        self.progress = self._make_progress()
         self.acked = self._make_acked_cleanup()
+        self.undone_retention = self._make_undone_retention()
         self.housekeeping = self._make_housekeeping()
         self.parts.set(self._list_parts())
 
@@ -242,18 +246,28 @@ class Node:
             calls=self.calls,
         )
 
-    def _make_acked_cleanup(self) -> AckedCleanup:
-        return AckedCleanup(
+    def _make_progress(self) -> ConsumerProgress:
+        return ConsumerProgress(
             node_id=self.node_id,
             state=self.metadata.state,
             view=self.view,
-            partitions=self.partitions,
             groups=self.groups,
             queues=self.queues.manager,
             store=self.queues.state,
+            calls=self.calls,
+        )
+
+    def _make_acked_cleanup(self) -> AckedCleanup:
+        return AckedCleanup(
+            partitions=self.partitions,
+            progress=self.progress,
             clock=self.clock,
             workers=self.storage.workers,
-            calls=self.calls,
+        )
+
+    def _make_undone_retention(self) -> UndoneRetention:
+        return UndoneRetention(
+            progress=self.progress, store=self.queues.state, clock=self.clock, events=self.events
         )
 
     def _make_housekeeping(self) -> Housekeeping:
@@ -264,6 +278,8 @@ class Node:
             self.metrics,
             chores=(self.queues.tidy,),
             brisk_chores=(self.acked.clean,),
+            retain_undone=self.undone_retention.retain,
+            shortened=self.queues.log_shortened,
         )
 
     def _make_calls(self, changes: Changes) -> Calls:

@@ -203,6 +203,20 @@ class OffsetTable:
         if self._key_order.append(chunk.base + index, key) and chunk.state[index] == UNREAD:
             self.set_state(chunk, index, index + 1, WAITING)
 
+    def count_undone(self, below: int) -> int:
+        """The undone offsets from the start offset on and below this one; all that were not read yet are undone, unless
+        their stored state says that they are done."""
+        known = sum(
+            stop - start - chunk.state.count(DONE, start, stop)
+            for chunk, start, stop in self.pieces(self.start_offset, below)
+        )
+        first = max(self.start_offset, self.next_offset)
+        covered = sum(
+            max(0, min(below, (number + 1) * CHUNK_SIZE) - max(first, number * CHUNK_SIZE))
+            for number in (*self.chunks, *self._done_ahead)
+        )
+        return known + max(0, below - first - covered)
+
     def trim(self, log_start_offset: int) -> None:
         """Everything below is done."""
         for chunk, start, stop in self.pieces(self.start_offset, log_start_offset):

@@ -208,12 +208,15 @@ class QueuePartition:
         if end_offset > self.next_offset:
             add_records(self._table, now_ms, end_offset, scan)
 
-    def trimmed(self, now_ms: int, log_start_offset: int) -> None:
-        """Retention has deleted the records below this offset. A member that holds one is told so when it
-        acknowledges."""
+    def trimmed(self, now_ms: int, log_start_offset: int) -> int:
+        """The records below this offset were deleted. A member that holds one is told so when it acknowledges. Returns
+        how many messages were not done; offsets that were not read yet count, whether or not they had a record."""
         self.tick(now_ms)
-        if log_start_offset > self.start_offset:
-            self._table.trim(log_start_offset)
+        if log_start_offset <= self.start_offset:
+            return 0
+        undone = self._table.count_undone(log_start_offset)
+        self._table.trim(log_start_offset)
+        return undone
 
     def acquire(
         self, now_ms: int, member: str, max_records: int, *, below: int | None = None

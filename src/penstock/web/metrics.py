@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.kafka.wire.apis import ApiKey
+from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import push_metrics, queue_metrics
@@ -43,6 +44,7 @@ class _SnapshotCollector(Collector):
         yield from _node(self._snapshot)
         yield from _apis(self._snapshot.apis)
         yield from _partitions(self._snapshot.partitions)
+        yield from _held_back(self._snapshot.held_back)
         yield from _groups(self._snapshot.groups)
         yield from queue_metrics(self._snapshot.queues)
         yield from push_metrics(self._snapshot.push)
@@ -127,6 +129,28 @@ def _partitions(partitions: tuple[PartitionFigures, ...]) -> Iterator[Metric]:
         ends.add_metric(where, figures.end_offset)
     yield _gauge("partitions", "Partitions that this node serves", len(partitions))
     yield from (sizes, segments, starts, ends)
+
+
+HELD_BACK = {
+    "bytes": "Bytes beyond retention that are kept because a queue has not settled them",
+    "records": "Records beyond retention that are kept because a queue has not settled them",
+    "seconds": "How much older than retention.ms the oldest records are that are kept because of a queue",
+}
+
+
+def _held_back(rows: tuple[HeldBack, ...]) -> Iterator[Metric]:
+    families = {
+        unit: GaugeMetricFamily(
+            f"penstock_retention_held_back_{unit}", text, labels=["topic", "partition", "queue"]
+        )
+        for unit, text in HELD_BACK.items()
+    }
+    for held in rows:
+        where = [held.topic, str(held.partition), held.queue or ""]
+        families["bytes"].add_metric(where, held.size_bytes)
+        families["records"].add_metric(where, held.records)
+        families["seconds"].add_metric(where, held.overdue_ms / 1000)
+    yield from families.values()
 
 
 def _groups(groups: tuple[GroupFigures, ...]) -> Iterator[Metric]:

@@ -26,6 +26,10 @@ COUNTERS = {
     "redeliveries": ("redelivered", "Deliveries of messages that had been delivered before"),
     "returns": ("returned", "Messages returned unbegun, which do not count as deliveries"),
     "expired_leases": ("expired", "Messages whose lease expired"),
+    "deleted_undone": (
+        "deleted",
+        "Messages that were deleted, by retention or on request, before they were done",
+    ),
     "dead_letters": ("dead", "Messages that were rejected, or delivered too often"),
 }
 

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.node import Node
 from penstock.node.coordination.group_manager import GroupSummary
+from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metrics import NodeMetrics
 from penstock.node.queues.stats import QueueFigures
 from penstock.node.replication.partition import Partition
@@ -72,6 +73,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_seconds: float
     apis: tuple[ApiFigures, ...]
     partitions: tuple[PartitionFigures, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()
     offline_partitions: int = 0
     groups: tuple[GroupFigures, ...] = ()
     queues: tuple[QueueFigures, ...] = ()
@@ -93,6 +95,7 @@ def take_snapshot(node: Node) -> Snapshot:
     return msgspec.structs.replace(
         snapshot,
         partitions=partitions,
+        held_back=tuple(held for _, held in node.undone_retention.held_back()),
         offline_partitions=node.partitions.offline_count(),
         groups=group_figures(node.groups.summaries(), partitions),
         queues=tuple(node.queues.manager.figures()),

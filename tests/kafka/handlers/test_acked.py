@@ -1,4 +1,5 @@
-"""`cleanup.policy=acked` on three nodes: groups and queues have different coordinators, which may fail."""
+"""`cleanup.policy=acked` and `penstock.retention.keep.undone` on three nodes: groups and queues have different
+coordinators, which may fail."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -278,3 +279,103 @@ def test_a_queue_reports_only_durable_progress(trio: Trio, topic: str, unique: U
             trio.run(states.committed_heads(index))
         succeeded(trio, *(one for one in trio.running if one != leader))
     trio.eventually(lambda: not driver._tasks)  # its pending calls find the new leader
+
+
+# --- retention that keeps undone messages
+
+
+@pytest.fixture
+def keeping(trio: Trio, unique: Unique) -> tuple[str, str]:
+    """A topic with ten records that have expired, each in a segment of its own, and a queue on it."""
+    name, workers = unique("keeping"), unique("workers")
+    with trio.client(1) as client:
+        configs = {
+            "retention_ms": "1",
+            "internal_segment_bytes": "100",
+            "penstock_retention_keep_undone": "true",
+        }
+        made = create(client, name, **configs)
+        assert made.error_code == ErrorCode.NONE, made.error_message
+    queue(trio, workers, name)
+    with trio.client(trio.leader(name)) as client:
+        for _ in range(RECORDS):
+            assert write(client, name).error_code == ErrorCode.NONE
+    return name, workers
+
+
+def retain(trio: Trio, node_id: int, topic: str) -> int:
+    """The log start after two rounds of housekeeping: the first finds expired records, the second deletes them."""
+    for _ in range(2):
+        trio.run(trio.node(node_id).housekeeping.tidy())
+    return trio.replica(node_id, topic).start_offset
+
+
+def is_kept_from(trio: Trio, topic: str, offset: int, *, among: tuple[int, ...] = ()) -> None:
+    """Returns when retention has deleted all records before; it must not delete more."""
+
+    def is_so() -> bool:
+        start = retain(trio, trio.leader(topic, among=among), topic)
+        assert start <= offset
+        return start == offset
+
+    until(is_so)
+
+
+def test_retention_keeps_undone_messages_whichever_nodes_lead(trio: Trio, keeping: tuple[str, str]) -> None:
+    topic, workers = keeping
+    accept(trio, queue(trio, workers, topic), 0, 2)
+    is_kept_from(trio, topic, 3)
+    for done, to in enumerate(trio.followers(topic), 3):
+        for index in range(2):
+            hand_over(trio, STATE_TOPIC, to, index)
+        hand_over(trio, topic, to)
+        assert retain(trio, to, topic) == done
+        accept(trio, queue(trio, workers, topic), done, done)
+        is_kept_from(trio, topic, done + 1)
+
+
+def test_nothing_is_deleted_while_the_state_of_queues_is_unreachable(
+    trio: Trio, keeping: tuple[str, str]
+) -> None:
+    """The data's leader knows of no queue by itself: its own driver has ended."""
+    topic, workers = keeping
+    leader = trio.leader(topic)
+    silent, other = trio.followers(topic)
+    for index in range(2):
+        hand_over(trio, STATE_TOPIC, silent, index)
+    hand_over(trio, topic, leader)
+    driver = queue(trio, workers, topic)
+    accept(trio, driver, 0, 3)
+    ended = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the queue was not used for a while")
+    trio.call(lambda: driver.end(ended))
+    before = trio.replica(leader, topic).start_offset
+    with trio.cut_off(silent):
+        assert retain(trio, leader, topic) == before
+        is_kept_from(trio, topic, 4, among=(leader, other))  # the successor knows the queue
+
+
+def test_the_next_leader_of_a_killed_one_keeps_undone_messages(trio: Trio, keeping: tuple[str, str]) -> None:
+    topic, workers = keeping
+    accept(trio, queue(trio, workers, topic), 0, 4)
+    is_kept_from(trio, topic, 5)
+    first = trio.leader(topic)
+    with trio.cut_off(first):
+        others = tuple(one for one in trio.running if one != first)
+        second = trio.leader(topic, among=others)
+        for _ in range(3):
+            assert retain(trio, second, topic) <= 5
+        retain(trio, first, topic)
+        assert trio.replica(first, topic).start_offset == 5
+    leader = trio.leader(topic)
+    assert retain(trio, leader, topic) == 5
+    accept(trio, queue(trio, workers, topic), 5, 9)
+    is_kept_from(trio, topic, 10)
+
+
+def test_the_report_of_any_node_shows_what_a_queue_holds_back(trio: Trio, keeping: tuple[str, str]) -> None:
+    topic, workers = keeping
+    is_kept_from(trio, topic, 0)
+    for node_id in trio.running:
+        report = trio.run(trio.node(node_id).status.snapshot())
+        [held] = [one for one in report.held_back if one.topic == topic]
+        assert (held.queue, held.records) == (workers, RECORDS)

@@ -303,9 +303,9 @@ def test_a_queue_that_is_being_loaded_holds_everything_back() -> None:
             await asyncio.sleep(0)
         driver = next(iter(harness.node.queues.manager.drivers()))
         assert not driver.is_open
-        assert harness.node.acked.queue_starts(harness.partition.group) == [None]
+        assert harness.node.progress.queue_starts(harness.partition.group) == [None]
         await opening
-        assert harness.node.acked.queue_starts(harness.partition.group) == [10]
+        assert harness.node.progress.queue_starts(harness.partition.group) == [10]
         assert await harness.clean() == 10
 
     play(act)

@@ -2,6 +2,7 @@
 
 import gzip
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -10,10 +11,12 @@ from penstock.batch import HEADER_SIZE, Record, build_batch, iter_headers, read_
 from penstock.errors import BatchError, StorageError
 from penstock.node.queues.delivery_headers import most_unpacked, scan_batches
 from penstock.node.queues.log_reader import LogReader
+from penstock.node.queues.retention_notices import RetentionNotices
+from penstock.node.queues.stats import QueueStats
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
-from penstock.queue import QueuePartition, QueueSettings
-from penstock.types import Isolation, Term
+from penstock.queue import QueueKey, QueuePartition, QueueSettings
+from penstock.types import Isolation, Term, TopicPartition
 
 NOW, ME = 1_000, "me"
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -26,6 +29,7 @@ class StoredBatches:
 
     def __init__(self, sizes: list[int], value: bytes = b"x", compression: int = 0) -> None:
         self.batches: list[tuple[int, bytes]] = []
+        self.name = TopicPartition("jobs", 0)
         self.start_offset = 0
         self.high_watermark = 0
         self.broken_from = 1 << 62
@@ -61,7 +65,12 @@ class ReaderHarness:
         self.stored = stored
         wanted = QueueSettings(lease_ms=1_000, delivery_limit=5, max_leased=10_000, **settings)
         self.core = QueuePartition(wanted, term=Term(1), start_offset=0)
-        self.log = LogReader(self.core, cast(Partition, stored), Isolation.READ_UNCOMMITTED, with_keys=False)
+        partition = cast(Partition, stored)
+        self.stats = QueueStats("workers", "jobs")
+        notices = RetentionNotices(QueueKey("workers", UUID(int=1), 0), partition, self.stats)
+        self.log = LogReader(
+            self.core, partition, Isolation.READ_UNCOMMITTED, with_keys=False, notices=notices
+        )
 
     def deliver(
         self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
@@ -87,6 +96,7 @@ def test_deleted_records_are_done_and_the_others_are_delivered() -> None:
     assert offsets(delivery) == list(range(25, 40))
     assert {one.deliveries for one in delivery.acquired} == {1}
     assert harness.core.start_offset == 25
+    assert harness.stats.deleted == {0: 25}
 
 
 def test_a_queue_of_committed_records_stops_at_the_last_stable_offset() -> None:

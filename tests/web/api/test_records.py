@@ -114,7 +114,7 @@ def test_a_binary_body_is_one_value(http: httpx.Client, broker: Broker, unique: 
 
 
 def test_queue_options_become_headers(http: httpx.Client, broker: Broker, unique: Unique) -> None:
-    topic = make(http, unique("wishes"))
+    topic = make(http, unique("wishes"), dedup_window_ms=60_000)
     publish(
         http,
         topic,
@@ -128,6 +128,50 @@ def test_queue_options_become_headers(http: httpx.Client, broker: Broker, unique
         ("penstock-ttl-ms", b"60000"),
     ]
     assert second.headers() == [("mine", b"x"), ("penstock-deliver-at", b"1700000000000")]
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("record", "code", "field"),
+    [
+        ({"message_id": "order-17"}, "no_dedup_window", "records[1].message_id"),
+        ({"headers": {"penstock-message-id": "order-17"}}, "no_dedup_window", "records[1].message_id"),
+        ({"delay_ms": 30 * DAY_MS}, "delay_beyond_retention", "records[1].delay_ms"),
+        ({"deliver_at_ms": 4_102_444_800_000}, "delay_beyond_retention", "records[1].delay_ms"),
+        (
+            {"headers": {"penstock-delay-ms": f"{8 * DAY_MS}"}},
+            "delay_beyond_retention",
+            "records[1].delay_ms",
+        ),
+    ],
+)
+def test_a_wish_that_the_topic_cannot_grant_is_refused(
+    http: httpx.Client, unique: Unique, record: dict[str, Any], code: str, field: str
+) -> None:
+    topic = make(http, unique("wishes"))
+    body = {"records": [{"value": 1}, {"value": 2, **record}]}
+    answer = http.post(f"/v1/topics/{topic}/records", json=body)
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert (error["code"], error["field"]) == (code, field)
+    assert not read(http, topic)["records"]
+
+
+def test_a_topic_that_can_grant_it_takes_the_message(http: httpx.Client, unique: Unique) -> None:
+    settings = {"dedup_window_ms": 60_000, "penstock_retention_keep_undone": True}
+    topic = make(http, unique("wishes"), **settings)
+    wishes = {"value": 1, "delay_ms": 30 * DAY_MS, "message_id": "order-17"}
+    [first] = publish(http, topic, wishes)
+    [again] = publish(http, topic, wishes)
+    assert first == again
+    for retention in ({"retention_ms": -1}, {"retention_ms": 31 * DAY_MS}, {"cleanup_policy": "compact"}):
+        publish(
+            http,
+            make(http, unique("wishes"), **retention),
+            {"value": 1, "key": "k", "delay_ms": 30 * DAY_MS},
+        )
 
 
 def test_keys_map_to_the_same_partitions_as_in_kafka_clients(

@@ -26,6 +26,7 @@ from penstock.node.queues.consumers import QueueConsumers
 from penstock.node.queues.dead_letter_copier import DeadLetterCopier
 from penstock.node.queues.exclusive_consumer import ConsumerLock, Holder
 from penstock.node.queues.log_reader import LogReader
+from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.start_position import first_offset, is_of_another_log, settings_of
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_saver import StateSaver, resolve
@@ -127,13 +128,10 @@ class QueueDriver:
         """Whether it had no request for a while and nothing is in progress, so that everything that matters is
         stored."""
         core = self.core
-        return (
-            self._loop.time() - self._last_request_at > IDLE_SECONDS
-            and not (
-                len(self._consumers) or self._consumers.has_standbys or self._saving or self._copier.is_busy
-            )
-            and not (core.leased_count or core.dying_count)
-        )
+        if len(self._consumers) or self._consumers.has_standbys or self._saving or self._copier.is_busy:
+            return False
+        is_unused = self._loop.time() - self._last_request_at > IDLE_SECONDS
+        return is_unused and not (core.leased_count or core.dying_count)
 
     def configure(self, config: ShareGroupConfig) -> None:
         """Applies other settings. If the key order changes, the driver ends, and the next one starts with it."""
@@ -162,12 +160,13 @@ class QueueDriver:
         except PenstockError as trouble:
             self.end(as_kafka_error(trouble))
             raise as_kafka_error(trouble) from trouble
+        notices = RetentionNotices(self.key, self.partition, self.stats, self._events)
+        config = self.config
         self._log = LogReader(
-            self.core, self.partition, self.config.isolation, with_keys=self.config.key_ordered
+            self.core, self.partition, config.isolation, with_keys=config.key_ordered, notices=notices
         )
-        self.core.trimmed(self.now_ms, self.partition.start_offset)
         self.partition.add_waiter(self._listener)
-        self._after()
+        self.refresh()
 
     async def _restore(self, parts: dict[bytes, bytes]) -> None:
         """Restores the stored parts; GROUP_ID_NOT_FOUND if there are none and the queue may not be created."""
@@ -177,11 +176,8 @@ class QueueDriver:
             name = self.partition.name
             log.warning("queue %s on %s starts again, because the log was replaced", self.key.group_id, name)
             await self._begin(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
-            self._tell(
-                "queue.reset",
-                first_offset=self.core.start_offset,
-                reason="the log in memory was replaced",
-            )
+            reason = "the log in memory was replaced"
+            self._tell("queue.reset", first_offset=self.core.start_offset, reason=reason)
         elif self.may_begin:
             first = await first_offset(self.key, self.partition, self._client, self.config, self._clock)
             await self._begin(first, ())
@@ -319,9 +315,8 @@ class QueueDriver:
         while self._loop.time() < deadline:
             self._check_leads()
             before = self.core.next_offset
-            self._log.read_ahead(
-                self.now_ms, READ_ON_RECORDS, reads=1
-            )  # no consumer waits for it: other work first
+            # No consumer waits for it: other work first.
+            self._log.read_ahead(self.now_ms, READ_ON_RECORDS, reads=1)
             self._after()
             if self.core.next_offset == before:
                 return

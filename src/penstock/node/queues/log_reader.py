@@ -3,6 +3,7 @@
 from penstock.batch import iter_headers, unpacked_bytes
 from penstock.errors import PenstockError
 from penstock.node.queues.delivery_headers import scan_batches
+from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.values import NOTHING, Delivery
 from penstock.node.replication.partition import Partition
 from penstock.queue import AckKind, Acquired, QueuePartition, ScanResult
@@ -23,9 +24,16 @@ class LogReader:
     """Reads one partition for the core of one queue."""
 
     def __init__(
-        self, core: QueuePartition, partition: Partition, isolation: Isolation, *, with_keys: bool
+        self,
+        core: QueuePartition,
+        partition: Partition,
+        isolation: Isolation,
+        *,
+        with_keys: bool,
+        notices: RetentionNotices,
     ) -> None:
         self._core = core
+        self._notices = notices
         self._partition = partition
         self._with_keys = with_keys
         self.isolation = isolation
@@ -50,9 +58,11 @@ class LogReader:
         self.is_behind = core.next_offset < end
 
     def trim(self, now_ms: int) -> None:
-        """Tells the core which records retention has deleted."""
+        """Tells the core where the log starts."""
         if self._core.start_offset < self._partition.start_offset:
-            self._core.trimmed(now_ms, self._partition.start_offset)
+            deleted = self._core.trimmed(now_ms, self._partition.start_offset)
+            if deleted:
+                self._notices.deleted(deleted)
 
     def _extend(self, now_ms: int, end: int) -> None:
         core = self._core
@@ -68,6 +78,7 @@ class LogReader:
         records = max(1, end - core.next_offset)
         self._record_bytes = max(32, len(data) // records)
         core.extend(now_ms, end, scan)
+        self._notices.read(now_ms, scan)
 
     def deliver(
         self,

@@ -3,7 +3,7 @@ changes."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from penstock.config import Limits, ShareGroupConfig
@@ -134,6 +134,17 @@ class QueueManager:
                 partition.serves and partition.term == driver.term and driver.partition is partition
             ):
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader"))
+
+    def log_shortened(self, partitions: Collection[Partition]) -> None:
+        """Records of these partitions were deleted."""
+        for driver in self.drivers():
+            if driver.partition in partitions and driver.is_open:
+                driver.refresh()
+
+    def deleted_undone(self, key: QueueKey, topic: str) -> int:
+        """Messages on a partition that were deleted before they were done, since this node counts."""
+        stats = self._stats.find(key.group_id, topic)
+        return stats.deleted.get(key.partition, 0) if stats is not None else 0
 
     def topics_changed(self) -> None:
         """Some topics may have been deleted, and new ones may have their names."""

@@ -196,6 +196,7 @@ class QueueOverview:
         except KafkaError:
             return None
         end = partition.end_for(self._state.group_config(queue.group_id).isolation)
+        deleted = self._queues.deleted_undone(queue, topic.name)
         driver = self._queues.find(queue)
         if driver is None:
             start = max(start_offset, partition.start_offset)
@@ -206,6 +207,7 @@ class QueueOverview:
                 leader=self._node_id,
                 start_offset=start,
                 end_offset=end,
+                deleted_undone=deleted,
             )
         seen = driver.core.describe()
         known = seen.available + seen.leased + seen.deferred + seen.waiting + seen.dying
@@ -226,6 +228,7 @@ class QueueOverview:
             holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
             workers=len(driver.consumers.connected),
             rate=driver.consumers.rate(driver.now_ms),
+            deleted_undone=deleted,
         )
 
     def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:

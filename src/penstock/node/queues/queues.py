@@ -1,6 +1,12 @@
 """The queues of a node: their state, their drivers, and how any node is asked about them."""
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from penstock.cluster import STATE_TOPIC
 from penstock.config import NodeConfig
+from penstock.errors import PenstockError
 from penstock.node.calls import BROKER, Calls
 from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
@@ -18,7 +24,8 @@ from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.types import EventSink, NodeId
+from penstock.queue import QueueKey
+from penstock.types import EventSink, GroupId, NodeId
 
 
 class Queues(Part):
@@ -70,6 +77,11 @@ class Queues(Part):
         self.router = QueueRouter(
             node_id=node_id, state=state, view=view, partitions=partitions, queues=self.manager, calls=calls
         )
+        self._state = state
+        self._store = store
+        self._shortened: dict[GroupId, Partition] = {}
+        """Partitions of which retention has deleted records that were not counted yet."""
+        self._counting: asyncio.Task[None] | None = None
         self.share_groups = ShareGroups(groups.cores, erase=self.overview.forget, calls=calls)
 
     async def _register(self, group_id: str) -> None:
@@ -82,11 +94,37 @@ class Queues(Part):
     def metadata_changed(self, topics: TopicChanges) -> None:
         self.manager.topics_changed()
 
+    def log_shortened(self, partitions: Sequence[Partition]) -> None:
+        """Retention has deleted records of partitions that this node leads. Queues count those that were not done, also
+        queues that are not in use: they are opened for that."""
+        self.manager.log_shortened(frozenset(partitions))
+        if STATE_TOPIC not in self._state.topics:
+            return
+        self._shortened.update((partition.group, partition) for partition in partitions)
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.get_running_loop().create_task(self._count_deleted())
+
+    async def _count_deleted(self) -> None:
+        while self._shortened:
+            shortened, self._shortened = self._shortened, {}
+            with suppress(PenstockError):  # a queue that is not counted now is counted when it is opened next
+                for queue, start in (await self._store.starts(caller=BROKER)).items():
+                    partition = shortened.get(GroupId(queue.topic_id, queue.partition))
+                    if partition is not None and start < partition.start_offset:
+                        await self._open(queue, partition)
+
+    async def _open(self, queue: QueueKey, partition: Partition) -> None:
+        with suppress(PenstockError):
+            await self.manager.driver(queue.group_id, queue.topic_id, partition, begin=False)
+
     async def tidy(self) -> None:
         """Closes queues that are idle, and deletes the state of topics that are gone."""
         await self.manager.tidy()
         await self.state.tidy()
 
     async def stop(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.wait({self._counting})
         await self.manager.stop()
         self.state.cores.stop()

@@ -94,6 +94,7 @@ class QueueStats:
 
     __slots__ = (
         "dead",
+        "deleted",
         "delivered",
         "drivers",
         "expired",
@@ -118,6 +119,8 @@ class QueueStats:
         self.returned = 0
         """Messages that were delivered, and returned because their consumer had not started them."""
         self.dead = 0
+        self.deleted: dict[int, int] = {}
+        """Messages that were deleted before they were done, by partition."""
         self.kinds = [0] * (max(AckKind) + 1)
         """Accepted acknowledgements, in messages, by AckKind."""
         self.idle: dict[int, IdleQueue] = {}
@@ -139,6 +142,10 @@ class QueueStats:
 
     def count_returned(self, first: int, last: int) -> None:
         self.returned += last - first + 1
+
+    def count_deleted(self, partition: int, count: int) -> None:
+        """Messages were deleted before they were done."""
+        self.deleted[partition] = self.deleted.get(partition, 0) + count
 
     def count_dead(self, letter: DeadLetter) -> None:
         self.dead += letter.last - letter.first + 1
@@ -176,6 +183,7 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True):
     settled: dict[str, int]
     """Messages by OUTCOMES."""
     returned: int
+    deleted: int
 
 
 class QueueStatsTable:
@@ -199,6 +207,9 @@ class QueueStatsTable:
         stats.drivers += 1
         stats.remove_idle(partition.partition)
         return stats
+
+    def find(self, group_id: str, topic: str) -> QueueStats | None:
+        return self._held.get((group_id, topic))
 
     def _evict(self) -> None:
         """Removes the oldest without a driver."""
@@ -235,5 +246,6 @@ def figures_of(
         expired=stats.expired,
         dead=stats.dead,
         returned=stats.returned,
+        deleted=sum(stats.deleted.values()),
         settled={name: stats.kinds[kind] for kind, name in OUTCOMES.items()},
     )

@@ -78,6 +78,18 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     progress: tuple[ReplicaStatus, ...] = ()
 
 
+class HeldBackStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that holds more than retention allows, because a queue has not settled all of it. `queue` is None
+    while not all queues are known; `overdue_ms` is how much older than retention.ms the oldest records are."""
+
+    topic: str
+    partition: int
+    queue: str | None
+    size_bytes: int
+    records: int
+    overdue_ms: int
+
+
 class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A partition on its way to other nodes."""
 
@@ -148,6 +160,9 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that were asked for the lags of their followers, and did not answer."""
     offline: tuple[ReplicaTrouble, ...] = ()
     damaged: tuple[ReplicaTrouble, ...] = ()
+    held_back: tuple[HeldBackStatus, ...] = ()
+    """Topics that a queue keeps from being shortened. This is no problem of the cluster, but may be of an
+    application: its queue may be forgotten."""
     troubles: tuple[str, ...] = ()
     """All problems, in words for people."""
 
@@ -177,6 +192,7 @@ class NodeView(NamedTuple):
     progress: Mapping[GroupId, tuple[ReplicaStatus, ...]]
     offline: tuple[ReplicaTrouble, ...] = ()
     damaged: tuple[ReplicaTrouble, ...] = ()
+    held_back: tuple[HeldBackStatus, ...] = ()
 
 
 class NodeIdentity(NamedTuple):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.config import Address
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
-from penstock.node.calls.messages.status import DamagedReplica, LedPartition, ReplicaRow
+from penstock.node.calls.messages.status import DamagedReplica, HeldBackRow, LedPartition, ReplicaRow
+from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.replica import ReplicaFacts
@@ -18,6 +19,7 @@ from penstock.node.status.cluster_status import (
     ALIVE,
     ClusterFigures,
     ClusterStatus,
+    HeldBackStatus,
     NodeIdentity,
     NodeStatus,
     NodeView,
@@ -48,11 +50,13 @@ Troubles = list[tuple[ReplicaTrouble, bool]]
 """Each with whether the replica takes part all the same."""
 
 
-def _row(partition: Partition) -> LedPartition:
+def _row(partition: Partition, held: HeldBack | None) -> LedPartition:
     width = max(1, partition.log.entries.end_index - partition.log.entries.first_index)
     per_entry = partition.log.size_bytes / width
     return LedPartition(
-        partition.group, tuple(_replica(one, per_entry, width) for one in partition.replica.progress())
+        partition.group,
+        tuple(_replica(one, per_entry, width) for one in partition.replica.progress()),
+        None if held is None else HeldBackRow(held.queue, held.size_bytes, held.records, held.overdue_ms),
     )
 
 
@@ -62,9 +66,8 @@ def _replica(one: ReplicaFacts, per_entry: float, width: int) -> ReplicaRow:
     return ReplicaRow(one.node_id, one.end_offset, lag, behind, max(0, one.silent_ms), one.learner)
 
 
-def _rows(rows: Iterable[LedPartition]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, ...]]]:
-    for row in rows:
-        yield row.group, tuple(ReplicaStatus(**one._asdict()) for one in row.replicas)
+def _progress(rows: Iterable[LedPartition]) -> Progress:
+    return {row.group: tuple(ReplicaStatus(**one._asdict()) for one in row.replicas) for row in rows}
 
 
 def _troubles(node: int, rows: Iterable[DamagedReplica]) -> Troubles:
@@ -118,6 +121,7 @@ class StatusCollector:
             unanswered=unanswered,
             offline=seen.offline,
             damaged=seen.damaged,
+            held_back=seen.held_back,
             troubles=troubles,
         )
 
@@ -128,7 +132,7 @@ class StatusCollector:
 
     def nodes(self) -> list[NodeStatus]:
         """All nodes, without asking another one."""
-        seen = self._node_view({})
+        seen = self._node_view(())
         state = self._node.metadata.state
         partitions = list(render_partitions(state, self._node.view, seen))
         return render_nodes(state, self._identity(), seen, self._quorum(seen), partitions)
@@ -166,10 +170,7 @@ class StatusCollector:
         led, damaged = await asyncio.gather(
             ask(asked, methods.LIST_LED_PARTITIONS, None), ask(others, methods.LIST_DAMAGED_REPLICAS, None)
         )
-        told: dict[GroupId, tuple[ReplicaStatus, ...]] = {}
-        for rows in led.values():
-            if not isinstance(rows, KafkaError):
-                told.update(_rows(rows))
+        told = [row for rows in led.values() if not isinstance(rows, KafkaError) for row in rows]
         # A replica that its node does not report here shows as under-replicated all the same.
         troubles = [
             trouble
@@ -181,19 +182,22 @@ class StatusCollector:
         return self._node_view(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
-        """Nodes that know lags which this one does not know."""
+        """Nodes that know lags or held-back records which this one does not know."""
         leaders = self._node.leaders
         groups = [
             group
             for one, group, assignment in self._node.metadata.state.groups()
-            if (topic is None or one.name == topic) and len(assignment.shown) > 1
+            if (topic is None or one.name == topic) and (len(assignment.shown) > 1 or one.config.keep_undone)
         ]
         found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
         return {one for one in found if one >= 0 and one != self._node.node_id}
 
     def _list_led_partitions(self, caller: Caller, request: None) -> list[LedPartition]:
-        led = [*self._led(), *self._own_led()]
-        return [_row(partition) for partition in led[:MAX_ROWS]]
+        return self._rows_here()[:MAX_ROWS]
+
+    def _rows_here(self) -> list[LedPartition]:
+        held = dict(self._node.undone_retention.held_back())
+        return [_row(partition, held.get(partition)) for partition in (*self._led(), *self._own_led())]
 
     def _list_damaged_replicas(self, caller: Caller, request: None) -> list[DamagedReplica]:
         return list(self._troubles_here())[:MAX_ROWS]
@@ -218,18 +222,29 @@ class StatusCollector:
         return [own for own in self._own() if self._node.metadata.is_controller]
 
     def _node_view(
-        self, elsewhere: Progress, troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = ()
+        self,
+        elsewhere: Iterable[LedPartition],
+        troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = (),
     ) -> NodeView:
-        here = dict(_rows(map(_row, [*self._led(), *self._own_led()])))
+        led = [*elsewhere, *self._rows_here()]
         troubles = [*_troubles(self._node.node_id, self._troubles_here()), *troubles_elsewhere]
         troubles.sort(key=lambda row: (row[0].topic, row[0].partition, row[0].node_id))
         return NodeView(
             self._members(),
             self._connected(),
-            {**elsewhere, **here},
+            _progress(led),
             offline=tuple(one for one, takes_part in troubles if not takes_part),
             damaged=tuple(one for one, takes_part in troubles if takes_part),
+            held_back=tuple(self._held_back(led)),
         )
+
+    def _held_back(self, led: Iterable[LedPartition]) -> Iterator[HeldBackStatus]:
+        names = {group: topic.name for topic, group, _ in self._node.metadata.state.groups()}
+        for row in led:
+            if row.held_back is not None and row.group in names:
+                yield HeldBackStatus(
+                    topic=names[row.group], partition=row.group.partition, **row.held_back._asdict()
+                )
 
     def _members(self) -> dict[Replica, str]:
         links = self._node.links

@@ -58,6 +58,8 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     closed: int | None = None
     refused: int | None = None
     count: int | None = None
+    bytes: int | None = None
+    due_ms: int | None = None
     logger: str | None = None
     message: str | None = None
     exception: str | None = None
@@ -104,6 +106,9 @@ KINDS: dict[str, tuple[str, ...]] = {
         "reason",
         "dropped",
     ),
+    "queue.undone_deleted": ("group", "topic", "partition", "last_offset", "count"),
+    "queue.delay_beyond_retention": ("group", "topic", "partition", "first_offset", "due_ms"),
+    "retention.held_back": ("topic", "partition", "group", "count", "bytes"),
     "subscription.attached": ("subscription", "topics", "resumed"),
     "subscription.detached": ("subscription", "reason"),
     "subscription.inactive": ("subscription", "reason"),

@@ -45,8 +45,10 @@ from penstock.kafka.wire.messages.produce import (
 from penstock.node import Node
 from penstock.node.calls.retry import is_retryable, may_repeat
 from penstock.node.dedup.message_ids import MAX_ID_BYTES
+from penstock.types import Operation
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, check, outcome_unknown, refused, wrong
+from penstock.web.api.publish_checks import check_headers
 from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
@@ -151,10 +153,17 @@ class Publishing:
             _check_no_query(params)
             rows = await offloaded(call.reserved.bytes, _json_rows, call.body, now_ms)
         count = await self._partitions(call.client, params.topic)
+        await self._check(call, rows)
         placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
         batches = await offloaded(call.reserved.bytes, _batches, placed)
         outcomes = await self._produce(call.client, params.topic, batches)
         return _receipt(params.topic, placed, outcomes)
+
+    async def _check(self, call: Call[PublishParams, Publication], rows: list[_Row]) -> None:
+        config = self._node.resources.topic(call.caller, call.params.topic, Operation.WRITE).config
+        field = "records[{}]." if call.binary is None else ""
+        records = [row.record for row in rows]
+        await offloaded(call.reserved.bytes, check_headers, records, call.params.topic, config, field)
 
     async def _partitions(self, client: InnerClient, topic: str) -> int:
         """The topic's number of partitions. A missing topic is created if the broker does that for Kafka clients."""

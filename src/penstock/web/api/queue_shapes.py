@@ -91,7 +91,8 @@ class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
 class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All messages before `start_offset` are done. Messages are `waiting` for an earlier one of their key, or `dying`
     while they are copied to the dead letters. Numbers are null while the partition's leader does not answer. `holder`
-    is the consumer of an exclusive queue."""
+    is the consumer of an exclusive queue. `deleted_undone` counts messages that retention or an operator deleted before
+    they were done, since the partition's leader started or took over."""
 
     topic: str
     partition: int
@@ -106,6 +107,7 @@ class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     dying: int | None
     rate: float | None
     holder: str | None
+    deleted_undone: int = 0
 
 
 class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +127,14 @@ class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """At most 1,000 consumers are listed: those that have worked on it longest."""
+    """At most 1,000 consumers are listed: those that have worked on it longest. `warnings` tell people about messages
+    that were deleted, or may be, before they are done."""
 
     queue: str
     settings: QueueSettingsOut
     partitions: list[QueuePartitionFacts]
     consumers: list[QueueConsumerFacts]
+    warnings: list[str] = []
 
 
 class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

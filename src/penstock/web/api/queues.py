@@ -5,16 +5,17 @@ A queue is a share group, so Kafka's share consumers work on the same one. It ex
 when it is created here, or by its first consumer."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from penstock.batch import unpacked_total
 from penstock.cluster import Topic
-from penstock.config import ShareGroupConfig
+from penstock.config import ShareGroupConfig, TopicConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import LATEST, get_offsets
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, get_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -60,7 +61,7 @@ from penstock.web.api.queue_shapes import (
     check_dead_letter_topic,
 )
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Call, NoParams, offloaded
-from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
+from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, Configs, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
 AT_ONCE = 32
@@ -70,6 +71,7 @@ COUNTED_CONSUMERS = 100
 PARTITIONS_MAX = 100
 """Partitions that the list of consumers names for each."""
 EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
+KEEP_UNDONE = "penstock.retention.keep.undone"
 
 
 class Queues:
@@ -109,7 +111,24 @@ class Queues:
             settings=_settings(self._node.group_config(queue)),
             partitions=[_partition(description) for description in report.descriptions],
             consumers=[_consumer(one) for one in report.consumers.get(queue, ())],
+            warnings=list(self._warnings(report.descriptions)),
         )
+
+    def _warnings(self, descriptions: Sequence[QueueDescription]) -> Iterator[str]:
+        """What retention has done to the queue's messages, and what it may do."""
+        deleted = Counter[str]()
+        for one in descriptions:
+            deleted[one.topic] += one.deleted_undone
+        for name in sorted(deleted):
+            topic = self._node.metadata.state.topics.get(name)
+            config = topic.config if topic is not None else TopicConfig()
+            if deleted[name]:
+                yield f"{deleted[name]} messages of {name} were deleted before they were done"
+            if config.may_delete_undone:
+                yield (
+                    f"retention of {name} may delete messages that are not done: "
+                    f"set {KEEP_UNDONE}=true on the topic to keep them"
+                )
 
     async def _descriptions(
         self, caller: Caller, queue: str, *, opened: bool = False
@@ -206,9 +225,8 @@ class Queues:
         )
         topic = await self._topic(call.client, wanted, name)
         await self._alter(call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
-        starts = dict.fromkeys(range(topic.partitions), 0)
-        if wanted.start == "latest":
-            starts = await get_offsets(call.client, name, range(topic.partitions), LATEST)
+        first = LATEST if wanted.start == "latest" else EARLIEST
+        starts = await get_offsets(call.client, name, range(topic.partitions), first)
         await self._begin(call.caller, wanted.queue, topic, starts)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
         return await self.facts(call.caller, wanted.queue)
@@ -228,11 +246,14 @@ class Queues:
         """The topic, created if there is none; but only when it is certain that the queue may begin on it."""
         topic = self._existing(client.caller, name)
         if topic is None:
+            configs: Configs = {KEEP_UNDONE: True}
+            if wanted.point_to_point:
+                configs[EXCLUSIVE_PRODUCER] = True
             new = NewTopic(
                 name=_as_topic(name),
                 partitions=1 if wanted.point_to_point else wanted.partitions,
                 replication_factor=wanted.replication_factor,
-                configs={EXCLUSIVE_PRODUCER: True} if wanted.point_to_point else {},
+                configs=configs,
             )
             await self._topics.make(client, new, validate_only=True)
             await self._admit(wanted.queue)
@@ -398,6 +419,7 @@ def _partition(description: QueueDescription) -> QueuePartitionFacts:
         dying=description.dying,
         rate=description.rate,
         holder=description.holder,
+        deleted_undone=description.deleted_undone,
     )
 
 

@@ -13,6 +13,8 @@ class ListAckedOffsets(msgspec.Struct, frozen=True, array_like=True):
     """How far have all groups and queues come in these partitions?"""
 
     partitions: list[tuple[UUID, list[int]]]
+    queues_only: bool = False
+    """Groups do not count. A node of an older version counts them all the same: then more is kept than necessary."""
 
 
 class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
@@ -25,3 +27,5 @@ class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
     """Topic (its number in the request), partition, holders, offset."""
     started: list[tuple[int, str, list[int]]]
     """Topic (its number in the request), queue, and all partitions of the topic for which this node stores state."""
+    slowest: list[tuple[int, int, str]] = []
+    """Topic (its number in the request), partition, and the queue there that has come least far."""

@@ -173,6 +173,8 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers that are connected to it over Kafka or WebSocket, with or without leases."""
     rate: float | None = None
     """Messages that were settled per second, over the last minute."""
+    deleted_undone: int = 0
+    """Messages that were deleted before they were done, since its leader counts."""
 
 
 class QueueConsumer(msgspec.Struct, frozen=True, array_like=True):

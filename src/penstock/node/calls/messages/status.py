@@ -18,11 +18,21 @@ class ReplicaRow(NamedTuple):
     learner: bool
 
 
+class HeldBackRow(NamedTuple):
+    """Expired records that retention keeps because of a queue: see `undone_retention`."""
+
+    queue: str | None
+    size_bytes: int
+    records: int
+    overdue_ms: int
+
+
 class LedPartition(msgspec.Struct, frozen=True, array_like=True):
     """One partition that the answering node leads."""
 
     group: GroupId
     replicas: tuple[ReplicaRow, ...]
+    held_back: HeldBackRow | None = None
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, array_like=True):
