@@ -1,7 +1,9 @@
 """A broker inside the process: fast to start, several at once, and without leftovers."""
 
+import logging
 import socket
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock import Broker
+from penstock.client import Client
 from penstock.errors import ConfigError, DataFolderInUse
 
 PATIENCE_SECONDS = 40.0
@@ -94,3 +97,28 @@ def test_the_fixtures_of_the_pytest_plugin_work(penstock_broker: Broker, penstoc
     assert end_offset(penstock_broker, penstock_topic) == 0
     produce(penstock_broker, penstock_topic, "x")
     assert end_offset(penstock_broker, penstock_topic) == 1
+
+
+def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A web service may embed a broker, and have its own uvicorn, and a root logger at level INFO."""
+    access = logging.getLogger("uvicorn.access")
+    handler = logging.NullHandler()
+    access.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO), Broker() as broker:
+            with Client(broker.bootstrap_servers) as client:
+                client.admin.create_queue("jobs")
+                client.publish("jobs", b"one")
+                with client.queue("jobs") as jobs:
+                    job = jobs.receive(30)
+                    assert job is not None
+                    job.ack()
+            with urllib.request.urlopen(f"{broker.http_url}/health", timeout=30) as answer:
+                assert answer.status == 200
+        assert handler in access.handlers
+        assert access.propagate
+        assert [f"{line.name}: {line.message}" for line in caplog.records] == []
+    finally:
+        access.removeHandler(handler)

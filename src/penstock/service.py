@@ -79,6 +79,12 @@ class Service:
             await self.stop()
             raise
 
+    @property
+    def max_connections(self) -> int:
+        """Connections of Kafka clients that limits, and the system, allow."""
+        assert self._listener is not None
+        return self._listener.max_connections
+
     async def wait_ready(self) -> None:
         """Returns when the node serves clients; raises if it never will."""
         assert self.node is not None

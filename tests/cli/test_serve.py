@@ -190,3 +190,21 @@ def test_a_broken_config_file_is_exit_code_2_and_names_the_file(serve: Serve, tm
     _, err = (process := serve("--config", str(config))).communicate(timeout=20)
     assert process.returncode == 2
     assert "penstock.toml" in err
+
+
+def test_with_log_level_none_nothing_is_logged(serve: Serve, tmp_path: Path) -> None:
+    """A file that ends in the middle of a batch is a warning at any other level."""
+
+    def run(level: str) -> str:
+        for log in tmp_path.glob("data/**/*.log"):
+            if log.stat().st_size:
+                log.write_bytes(log.read_bytes() + b"torn")
+        process = serve("--data-dir", str(tmp_path / "data"), *ANYWHERE, "--log-level", level)
+        servers = until_ready(process)["kafka"]
+        AdminClient({"bootstrap.servers": servers}).list_topics("orders", timeout=PATIENCE_SECONDS)
+        process.send_signal(signal.SIGTERM)
+        return process.communicate(timeout=PATIENCE_SECONDS)[1]
+
+    run("info")
+    assert "WARNING" in run("warning")
+    assert run("none") == ""

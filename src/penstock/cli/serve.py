@@ -34,6 +34,8 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from penstock.service import Service
 
+log = logging.getLogger("penstock.serve")
+
 START_HINTS: dict[type[PenstockError], str] = {
     DataFolderInUse: "another broker has this folder: stop it, or choose another with --data-dir",
     UnknownFormat: "use the version that wrote this folder, or another folder with --data-dir",
@@ -82,7 +84,8 @@ GC_THRESHOLD = 50_000
 @click.option("--no-auto-create", is_flag=True, help="Do not create topics when clients use them.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
               help="Any other setting, as often as needed.")  # fmt: skip
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error", "none"]),
+              help="Lines of the log on stderr.  [default: info]")  # fmt: skip
 def serve(config_file: Path | None, no_auto_create: bool, settings: tuple[str, ...], **flags: object) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -114,12 +117,7 @@ def run(config: NodeConfig) -> None:
     """Serves until a signal comes."""
     import uvloop
 
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we print its start and stop ourselves
+    _configure_logging(config.log_level)
     _own_the_process()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -128,6 +126,15 @@ def run(config: NodeConfig) -> None:
         raise Problem(str(refused), refused.hint) from None
     except PenstockError as failure:
         raise Problem(str(failure), START_HINTS.get(type(failure), "")) from None
+
+
+def _configure_logging(level: str) -> None:
+    if level == "none":  # a handler that drops them: without one, Python prints warnings itself
+        logging.basicConfig(handlers=[logging.NullHandler()])
+        return
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
 
 
 def _own_the_process() -> None:
@@ -166,6 +173,11 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
         _announce(config, service)
+        if service.max_connections < config.limits.max_connections:
+            log.info(
+                "at most %d connections: the system does not allow this process more files (raise `ulimit -n`)",
+                service.max_connections,
+            )
         if await _is_ready(service, stop):
             click.echo(f"ready   in {(time.perf_counter() - began_seconds) * 1000:.0f} ms; Ctrl-C stops it")
             await stop.wait()

@@ -28,11 +28,19 @@ from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-OTHER_VARIABLES = frozenset(
-    {"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_HTTP_URL", "PENSTOCK_PURE_PYTHON"}
+JOB_VARIABLES = frozenset(
+    f"{ENVIRONMENT_PREFIX}{name}" for name in ("QUEUE", "TOPIC", "PARTITION", "OFFSET", "KEY", "DELIVERIES")
 )
-"""Variables that are no settings of a node: the broker that commands talk to, by Kafka and by HTTP; the path of the
-config file; a switch of the build."""
+"""Variables of commands that `penstock queues work` runs."""
+OTHER_VARIABLES = JOB_VARIABLES | {
+    "PENSTOCK_BOOTSTRAP",
+    "PENSTOCK_CONFIG",
+    "PENSTOCK_HTTP_URL",
+    "PENSTOCK_PROFILE",
+    "PENSTOCK_PURE_PYTHON",
+}
+"""Variables that are no settings of a node: the broker that commands talk to, by Kafka and by HTTP, or the profile that
+names it; the path of the config file; a switch of the build."""
 
 # Kubernetes gives every pod variables for each service, and a service may well be called penstock or penstock-kafka.
 SERVICE_LINK = re.compile(

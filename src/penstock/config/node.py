@@ -17,7 +17,7 @@ from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError, KafkaError
 
-LogLevel = Literal["debug", "info", "warning", "error"]
+LogLevel = Literal["debug", "info", "warning", "error", "none"]
 
 
 SERVER_REBALANCE_DELAY_MS = 3_000

@@ -1,7 +1,8 @@
 """The HTTP port of a node: uvicorn on a bound socket, inside a running event loop.
 
 Uvicorn is made to own a process, so it is kept from handling signals, from waking up ten times a second to check
-whether it should stop, and from configuring logging.
+whether it should stop, and from logging: a host application may run uvicorn itself, and its loggers are its own. All
+lines of this port come from the logger "penstock.web".
 
 Limits on clients:
     many connections            limits.max_http_connections, and an eighth of the process' files; one more closes the
@@ -22,6 +23,7 @@ an HTTP connection; `websocket_protocol` reports on the WebSocket."""
 import asyncio
 import contextlib
 import itertools
+import logging
 import resource
 import socket
 import sys
@@ -39,6 +41,8 @@ from penstock.types import EventSink
 from penstock.web import websocket_protocol
 from penstock.web.app import build_app
 
+log = logging.getLogger("penstock.web")
+
 FILES_SHARE = 8
 """The Kafka port may use three quarters of the process' files, this one an eighth: logs need the rest."""
 FILES_MIN = 64
@@ -47,6 +51,7 @@ DRAIN_BYTES_MIN = 64 * 1024
 """Bytes that a client must read of its response within the idle timeout: a slower one takes memory from others."""
 STOP_SECONDS = 2
 """How long a response that is being sent may delay the stop."""
+STOP_POLL_SECONDS = 0.02
 
 
 class WebPort:
@@ -61,14 +66,12 @@ class WebPort:
         )
         socket_protocol: Any = partial(websocket_protocol.BoundedSocket, events=node.events)
         self._app = build_app(node)
-        config = uvicorn.Config(
+        config = _SilentConfig(
             self._app,
             http=protocol,
             ws=socket_protocol,
             **websocket_protocol.SETTINGS,
             lifespan="off",
-            log_config=None,
-            access_log=False,
             server_header=False,
             date_header=False,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -96,6 +99,13 @@ class WebPort:
         self._listener.close()
 
 
+class _SilentConfig(uvicorn.Config):
+    """Changes no logger: uvicorn's own would remove the handlers of "uvicorn.access"."""
+
+    def configure_logging(self) -> None:
+        pass
+
+
 class _EmbeddedServer(uvicorn.Server):
     """Uvicorn in a process that it does not own."""
 
@@ -111,6 +121,29 @@ class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # signals belong to the host
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, without its lines about the process."""
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup(sockets)
+        await self.main_loop()
+        await self.shutdown(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops accepting connections, and gives responses that are being sent STOP_SECONDS."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                while self.server_state.connections or self.server_state.tasks:
+                    await asyncio.sleep(STOP_POLL_SECONDS)
+        except TimeoutError:
+            log.warning("%d requests were not answered before the node stopped", len(self.server_state.tasks))
+            for task in self.server_state.tasks:
+                task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -131,6 +164,8 @@ class BoundedProtocol(H11Protocol):
         self, *args: Any, max_connections: int, idle_seconds: float, events: EventSink, **settings: Any
     ) -> None:
         super().__init__(*args, **settings)
+        self.logger = log
+        self.access_log = False
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
         self._events = events

@@ -58,7 +58,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         self._events = events
         self._told = ""
         """The event that the status log has of it: none, opened or refused."""
-        self.logger = log
+        self.logger = self.conn.logger = log
         self._ending: asyncio.TimerHandle | None = None
 
     async def send(self, message: Any) -> None:

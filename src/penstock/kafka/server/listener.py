@@ -48,11 +48,6 @@ class KafkaListener:
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
-        if self.max_connections < self.limits.max_connections:
-            log.info(
-                "at most %d connections: the system does not allow this process more files (raise `ulimit -n`)",
-                self.max_connections,
-            )
         self._server = await self.loop.create_server(
             lambda: Connection(self), sock=listening, backlog=BACKLOG
         )
