@@ -17,7 +17,7 @@ def test_an_unused_queue_is_listed_and_deleted_as_a_group(cli: Cli, broker: Brok
     queue = unique("mail")
     succeeded(cli("queues", "create", queue))
     rows = {row["group"]: row for row in json.loads(succeeded(cli("groups", "list", "--json")).stdout)}
-    assert rows[queue] == {"group": queue, "state": "empty", "type": "share"}
+    assert rows[queue] == {"group": queue, "state": "empty", "type": "share", "consumers": 0}
     succeeded(cli("groups", "delete", queue, "--yes"))
     assert queue not in succeeded(cli("queues", "list")).stdout
 

@@ -491,7 +491,11 @@ def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event() -> None:
         admin = AdminClient({"bootstrap.servers": trio.bootstrap_servers})
         admin.create_topics([NewTopic(orders, 1, 3)])[orders].result(PATIENCE_SECONDS)
         first = trio.leader(orders)
-        events = events_until(trio.bootstrap_servers, has("leader.elected", topic=orders, node_id=first))
+        elected, created = (
+            has("leader.elected", topic=orders, node_id=first),
+            has("topic.created", topic=orders),
+        )
+        events = events_until(trio.bootstrap_servers, lambda seen: elected(seen) and created(seen))
         assert {event["node"] for event in told(events, "node.joined")} == {1, 2, 3}
         assert told(events, "controller.elected")
         trio.stop(first)
