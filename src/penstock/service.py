@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
+DECLARE_SECONDS = 10.0
+"""How long a node that is ready waits for the topics and queues of its config file. They may need other nodes."""
 
 
 class Service:
@@ -44,6 +46,7 @@ class Service:
         self._web: WebPort | None = None
         self._web_starting: asyncio.Task[None] | None = None
         self._status_log: StatusLog | None = None
+        self._declaring: asyncio.Task[None] | None = None
         self.kafka_address = config.kafka
         self.http_address = config.http
         self.cluster_address = config.cluster
@@ -72,6 +75,7 @@ class Service:
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()
+            self._declare()
         except BaseException:
             kafka_socket.close()
             if self._cluster_socket is not None:
@@ -89,6 +93,17 @@ class Service:
         """Returns when the node serves clients; raises if it never will."""
         assert self.node is not None
         await self.node.wait_ready()
+        if self._declaring is not None:
+            await asyncio.wait({self._declaring}, timeout=DECLARE_SECONDS)
+
+    def _declare(self) -> None:
+        """Begins to create the topics and queues of the config file."""
+        if self.config.topics or self.config.queues:
+            assert self.node is not None
+            from penstock.web.api.declarations import Declarations
+
+            declarations = Declarations(self.node, self.config.topics, self.config.queues)
+            self._declaring = asyncio.get_running_loop().create_task(declarations.run())
 
     def _make_status_log(self) -> "StatusLog | None":
         if not self.config.status_topic:
@@ -141,6 +156,9 @@ class Service:
     async def stop(self) -> None:
         """Hands over the partitions that the node leads, stops accepting requests, flushes, closes. Safe after a failed
         start."""
+        if self._declaring is not None:
+            self._declaring.cancel()
+            await asyncio.wait({self._declaring})
         if self.node is not None:
             self.node.events.tell("broker.stopping")
             await self.node.retire()

@@ -208,3 +208,19 @@ def test_with_log_level_none_nothing_is_logged(serve: Serve, tmp_path: Path) -> 
     run("info")
     assert "WARNING" in run("warning")
     assert run("none") == ""
+
+
+def test_topics_and_queues_of_the_config_file_are_there_when_it_is_ready(
+    serve: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('[[topics]]\nname = "orders"\npartitions = 3\n[[queues]]\nname = "mail"\n')
+    process = serve("--memory", "--config", str(file), *ANYWHERE)
+    servers = until_ready(process)["kafka"]
+    topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=PATIENCE_SECONDS).topics
+    assert {name: len(topics[name].partitions) for name in ("orders", "mail")} == {"orders": 3, "mail": 1}
+    file.write_text('[[topics]]\nname = "orders"\npartitons = 3\n')
+    refused = serve("--memory", "--config", str(file), *ANYWHERE)
+    assert refused.wait(PATIENCE_SECONDS) == 2
+    assert refused.stderr is not None
+    assert "partitons" in refused.stderr.read()

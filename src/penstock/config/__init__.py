@@ -3,6 +3,7 @@
 from penstock.config.address import Address
 from penstock.config.broker import BrokerConfigs, broker_definition, check_dynamic, static_broker_configs
 from penstock.config.cluster import ClusterSettings
+from penstock.config.declared import DeclaredQueue, DeclaredTopic
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.describing import (
     ConfigEntry,
@@ -29,6 +30,8 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigType",
+    "DeclaredQueue",
+    "DeclaredTopic",
     "GroupSettings",
     "Limits",
     "NodeConfig",

@@ -3,8 +3,9 @@
 All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[share_groups]`,
 `[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the
 table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
-`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name that is not known is an error that suggests the nearest one, because a
-misspelt setting would silently have no effect.
+`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Topics and queues to create (`[[topics]]`, `[[queues]]`) are in the file only.
+A name that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no
+effect.
 
 One file can serve a whole cluster: settings under `[nodes.2]` are for node 2 alone and win over the rest of the file.
 The addresses of the nodes' inter-node ports are then also the seeds, unless the file names others.
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from penstock.config.address import Address
 from penstock.config.cluster import ClusterSettings
+from penstock.config.declared import DeclaredQueue, DeclaredTopic, config_text, read_declared
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.fields import convert_field
 from penstock.config.limits import Limits
@@ -241,8 +243,12 @@ def _read(path: str, setting: _Setting, hint: Any) -> Any:
         return Address.parse(origin, value)
     if path == "seeds":
         return _read_seeds(origin, value)
+    if path == "topics":
+        return read_declared(origin, value, DeclaredTopic)
+    if path == "queues":
+        return read_declared(origin, value, DeclaredQueue)
     if path.startswith(_TOPIC_DEFAULTS):
-        return _topic_default(value)
+        return config_text(value)
     return convert_field(origin, value, hint)
 
 
@@ -250,12 +256,3 @@ def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
     """A list in TOML, a comma-separated string elsewhere."""
     parts = value if isinstance(value, list) else str(value).split(",")
     return tuple(Address.parse(origin, str(part).strip()) for part in parts if str(part).strip())
-
-
-def _topic_default(value: object) -> str:
-    """TOML has numbers, booleans and lists; Kafka's configs are text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(str(part) for part in value)
-    return str(value)

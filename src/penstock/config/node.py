@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from penstock.config.address import UNREACHABLE_HOSTS, Address
 from penstock.config.cluster import ClusterSettings, check_inter_node_port
+from penstock.config.declared import DeclaredQueue, DeclaredTopic, read_declared
 from penstock.config.fields import check_fields
 from penstock.config.limits import Limits
 from penstock.config.overrides import parse_overrides, resolve
@@ -84,6 +85,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """0: three copies, or as many as there are nodes in the cluster if those are fewer."""
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Defaults of topic configs, by the topic configs' names."""
+    topics: tuple[DeclaredTopic, ...] = ()
+    """Topics that are created when the cluster starts."""
+    queues: tuple[DeclaredQueue, ...] = ()
+    """Queues that are created when the cluster starts."""
     status_topic: Annotated[str, Meta(max_length=249, pattern=r"^[a-zA-Z0-9._-]*$")] = "penstock.status"
     """The topic that the status log is written to. Empty: no status log."""
     groups: GroupSettings = GroupSettings()
@@ -125,6 +130,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             key_file=self.cluster_key_file,
         )
         self._check_topics()
+        read_declared("topics", self.topics, DeclaredTopic)
+        read_declared("queues", self.queues, DeclaredQueue)
         return self
 
     def _check_storage(self) -> None:

@@ -78,6 +78,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "connection.closed": ("client", "protocol", "reason"),
     "connection.refused": ("client", "protocol", "reason"),
     SUMMARY: ("protocol", "opened", "closed", "refused"),
+    "declaration.unmet": ("topic", "group", "reason"),
     "topic.created": ("topic", "partitions", "replication_factor", "configs"),
     "topic.grown": ("topic", "partitions"),
     "topic.altered": ("topic", "configs"),

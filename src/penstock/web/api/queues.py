@@ -206,30 +206,32 @@ class Queues:
     # --- changes
 
     async def create_queue(self, call: Call[NoParams, NewQueue]) -> QueueFacts:
-        wanted = call.body
+        return await self.create(call.client, call.body)
+
+    async def create(self, client: InnerClient, wanted: NewQueue) -> QueueFacts:
+        """Creates a queue; Problem or KafkaError if it is refused."""
+        caller = client.caller
         name = wanted.topic or wanted.queue
         if wanted.queue == HANDLED_QUEUE:
             raise wrong("queue", f"{HANDLED_QUEUE} is reserved for the broker: choose another name")
-        if (known := self._existing(call.caller, name)) is not None and known.internal:
+        if (known := self._existing(caller, name)) is not None and known.internal:
             raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
-        existing = await self._node.queues.overview.descriptions(wanted.queue, caller=call.caller)
+        existing = await self._node.queues.overview.descriptions(wanted.queue, caller=caller)
         if any(description.topic == name for description in existing):
             raise Problem(
                 409, "queue_exists", f"there is a queue {wanted.queue!r} on {name} already", "queue"
             )
         check_dead_letter_topic(wanted.group_configs(), [name])
         if not existing:
-            await self._check_name(call.client, wanted.queue)
-        await self._alter(
-            call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True
-        )
-        topic = await self._topic(call.client, wanted, name)
-        await self._alter(call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
+            await self._check_name(client, wanted.queue)
+        await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
+        topic = await self._topic(client, wanted, name)
+        await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         first = LATEST if wanted.start == "latest" else EARLIEST
-        starts = await get_offsets(call.client, name, range(topic.partitions), first)
-        await self._begin(call.caller, wanted.queue, topic, starts)
+        starts = await get_offsets(client, name, range(topic.partitions), first)
+        await self._begin(caller, wanted.queue, topic, starts)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
-        return await self.facts(call.caller, wanted.queue)
+        return await self.facts(caller, wanted.queue)
 
     async def _check_name(self, client: InnerClient, queue: str) -> None:
         """Refuses the name of a group of another kind before anything is created. If the coordinator does not answer
