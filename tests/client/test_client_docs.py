@@ -17,7 +17,7 @@ def test_all_python_on_the_page_runs(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "penstock.client.workers")
     blocks = BLOCK.findall(PAGE.read_text())
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     with Broker() as broker:
         script = "\n".join(blocks).replace("127.0.0.1:9092", broker.bootstrap_servers)
         script = script.replace("idle_s=5", "idle_s=0.5")
@@ -29,3 +29,4 @@ def test_all_python_on_the_page_runs(
     shown = capsys.readouterr().out
     assert "b'{\"amount\": 12}'" in shown
     assert "not for long" in shown
+    assert "sum: 6" in shown

@@ -10,7 +10,7 @@ import penstock.client
 from penstock.client import Client, Denied, Refused
 
 MISTAKES: dict[str, Callable[[Any], object]] = {
-    r"value=\{'a': 1\}.*json\.dumps": lambda client: client.publish("orders", {"a": 1}),
+    r"value=\{'a': 1\}.*json=": lambda client: client.publish("orders", {"a": 1}),
     "key=5: expected": lambda client: client.publish("orders", b"x", key=5),
     "message_id=17: expected": lambda client: client.publish("orders", b"x", message_id=17),
     r"headers\['a'\]=5: expected": lambda client: client.publish("orders", b"x", headers={"a": 5}),

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.client.errors import (
+    CallFailed,
     ClientError,
     Closed,
     Denied,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from penstock.client.aio import AsyncClient, AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
     from penstock.client.aio.admin import AsyncAdmin
+    from penstock.client.calls import Reply
     from penstock.client.dead_letters import DeadLetter
     from penstock.client.publishing import Stored
     from penstock.client.queue_settings import QueueSettings
@@ -54,6 +56,7 @@ __all__ = [
     "AsyncMessage",
     "AsyncQueue",
     "AsyncSubscription",
+    "CallFailed",
     "Client",
     "ClientError",
     "Closed",
@@ -72,6 +75,7 @@ __all__ = [
     "QueueSettings",
     "Refused",
     "Reject",
+    "Reply",
     "Retry",
     "Settlement",
     "Stored",
@@ -83,6 +87,7 @@ __all__ = [
 _MODULES = {
     "admin": ("Admin", "GroupInfo", "QueueConsumerInfo", "QueueInfo", "QueuePartitionInfo", "TopicInfo"),
     "aio": ("AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"),
+    "calls": ("Reply",),
     "dead_letters": ("DeadLetter",),
     "publishing": ("Stored",),
     "queue_settings": ("QueueSettings",),

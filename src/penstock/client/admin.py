@@ -160,6 +160,18 @@ class Admin:
             if internal or not name.startswith("__")
         ]
 
+    def topic_ends(self, name: str) -> dict[int, int]:
+        """The end offset of each partition: the offset of the next message."""
+        found = [topic for topic in self.topics(internal=True) if topic.name == name]
+        if not found:
+            raise Refused(
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+                f"reading the ends of {name}",
+                HINTS[KafkaError.UNKNOWN_TOPIC_OR_PART],
+            )
+        ends = self._ends([(name, partition) for partition in range(found[0].partitions)])
+        return {partition: end for (_, partition), end in ends.items()}
+
     def topic_configs(self, name: str) -> dict[str, str]:
         """All configs of a topic, defaults included, as text."""
         return self._configs(ResourceType.TOPIC, name)

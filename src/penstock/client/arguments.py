@@ -5,7 +5,10 @@ A TypeError or ValueError names the argument.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
 
 Seconds = float | int | timedelta
 Moment = float | int | datetime
@@ -68,9 +71,28 @@ def as_bytes(name: str, text: Text | None) -> bytes | None:
         return text
     if isinstance(text, (bytearray, memoryview)):
         return bytes(text)
-    raise TypeError(
-        f"{name}={text!r:.80}: expected bytes, a str or None; convert other values to text: json.dumps(...)"
-    )
+    raise TypeError(f"{name}={text!r:.80}: expected bytes, a str or None; other values go into json=...")
+
+
+class Unset(Enum):
+    """The default of arguments for which None is a value."""
+
+    UNSET = "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+
+def payload(value: Text | Unset | None, json: Any) -> bytes | None:
+    """The bytes of a message: of `value`, or of `json` as JSON."""
+    if (value is UNSET) is (json is UNSET):
+        raise TypeError("expected a value (None for none), or json=..., and not both")
+    if value is not UNSET:
+        return as_bytes("value", value)
+    try:
+        return msgspec.json.encode(json)
+    except (TypeError, ValueError) as unsuitable:
+        raise TypeError(f"json={json!r:.80}: {unsuitable}") from None
 
 
 RecordHeaders = list[tuple[str, Text | None]]

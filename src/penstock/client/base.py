@@ -12,20 +12,24 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.client.admin import Admin
 from penstock.client.arguments import (
+    UNSET,
     Headers,
     Moment,
     Seconds,
     Text,
+    Unset,
     as_bytes,
     as_ms,
     as_seconds,
     checked_name,
     checked_prefetch,
+    payload,
     queue_and_topics,
     record_headers,
     topic_names,
 )
 from penstock.client.base_streams import BaseStream
+from penstock.client.calls import ReplyReader, call_headers
 from penstock.client.errors import ClientError, Closed, Unreachable
 from penstock.client.forks import ForkGuard
 from penstock.client.http_discovery import http_urls, make_admin
@@ -39,6 +43,7 @@ DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
 DEFAULT_TTL_S: Final = 7 * 24 * 3600.0
 DEFAULT_RECONNECT_TIMEOUT_S: Final = 60.0
+CALL_SECONDS: Final = 30.0
 PUBLISH_SECONDS: Final = 10.0
 """How long `publish` waits. A new leader takes about two seconds; a web request should not wait much longer."""
 FLUSH_SECONDS: Final = 60.0
@@ -98,6 +103,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         self._guard = ForkGuard()
         self._publisher: Publisher | None = None
         self._kafka_admin: AdminClient | None = None
+        self._replies: ReplyReader | None = None
         self._is_closed = False
         self._prepare()
 
@@ -116,8 +122,9 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     def publish(
         self,
         topic: str,
-        value: Text | None,
+        value: Text | Unset | None = UNSET,
         *,
+        json: Any = UNSET,
         key: Text | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
@@ -130,18 +137,20 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         """Returns when a majority has the message on disk: where it is stored. Raises PublishFailed otherwise, after
         `timeout` seconds at the latest; the error says whether the message may be stored all the same.
 
-        `message_id`: within the topic's dedup.window.ms the topic stores one message of this id, however often it is
-        published; without `key` and `partition`, the id also chooses the partition. `delay` (seconds) or `deliver_at`:
-        queues and subscriptions deliver the message then. `ttl` (seconds): they do not deliver it later than that.
+        `json`: a value to be published as JSON, instead of `value`. `message_id`: within the topic's dedup.window.ms
+        the topic stores one message of this id, however often it is published; without `key` and `partition`, the id
+        also chooses the partition. `delay` (seconds) or `deliver_at`: queues and subscriptions deliver the message
+        then. `ttl` (seconds): they do not deliver it later than that.
         """
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-        return self._publish(_outgoing(topic, value, key, made, partition), timeout)
+        return self._publish(_outgoing(topic, payload(value, json), key, made, partition), timeout)
 
     def publish_soon(
         self,
         topic: str,
-        value: Text | None,
+        value: Text | Unset | None = UNSET,
         *,
+        json: Any = UNSET,
         key: Text | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
@@ -154,7 +163,21 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         PublishFailed; `flush` and `close` wait for all. Waits only to look up a topic that is new to this client, and
         while librdkafka's queue is full. Raises PublishFailed at once if there is no such topic."""
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-        return self._publish_soon(_outgoing(topic, value, key, made, partition))
+        return self._publish_soon(_outgoing(topic, payload(value, json), key, made, partition))
+
+    def _call_message(
+        self,
+        call_id: bytes,
+        topic: str,
+        reply_topic: str,
+        value: bytes | None,
+        key: Text | None,
+        headers: Headers | None,
+        timeout_s: float,
+    ) -> OutgoingMessage:
+        """The job of a call. It expires with the call, so that no worker begins a job whose caller has gone."""
+        made = record_headers(headers, ttl=timeout_s) + call_headers(call_id, reply_topic)
+        return _outgoing(topic, value, key, made, None)
 
     @abstractmethod
     def _publish(self, message: OutgoingMessage, timeout: float) -> StoredT: ...
@@ -345,10 +368,21 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         with self._lock:
             self._check_open()
             if self._kafka_admin is None:
-                settings = self._kafka_settings.items()
-                security = {name: value for name, value in settings if name.startswith(SECURITY_SETTINGS)}
-                self._kafka_admin = make_admin(self._servers, security)
+                self._kafka_admin = make_admin(self._servers, self._security_settings)
             return self._kafka_admin
+
+    def _open_replies(self) -> ReplyReader:
+        self._guard.check()
+        with self._lock:
+            self._check_open()
+            if self._replies is None:
+                self._replies = ReplyReader(self._servers, self._security_settings, self._new_admin())
+            return self._replies
+
+    @property
+    def _security_settings(self) -> dict[str, Any]:
+        settings = self._kafka_settings.items()
+        return {name: value for name, value in settings if name.startswith(SECURITY_SETTINGS)}
 
     def _find_urls(self) -> list[str]:
         """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""
@@ -364,17 +398,20 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         with self._lock:
             self._is_closed = True
             publisher, self._publisher, self._kafka_admin = self._publisher, None, None
+            replies, self._replies = self._replies, None
+        if replies is not None:
+            replies.close()
         if publisher is not None:
             publisher.close(timeout_s)
 
 
 def _outgoing(
     topic: str,
-    value: Text | None,
+    value: bytes | None,
     key: Text | None,
     headers: list[tuple[str, Text | None]],
     partition: int | None,
 ) -> OutgoingMessage:
     if partition is not None and partition < 0:
         raise ValueError(f"partition={partition!r}: expected 0 or more, or None for any")
-    return OutgoingMessage(topic, as_bytes("value", value), as_bytes("key", key), headers, partition)
+    return OutgoingMessage(topic, value, as_bytes("key", key), headers, partition)

@@ -140,6 +140,11 @@ class BaseJob(ReceivedRecord, Generic[S]):
         return self._action is not None
 
     @property
+    def action(self) -> SettleAction | None:
+        """How it was settled: accept, retry or reject; None if it was not."""
+        return self._action
+
+    @property
     def lost(self) -> bool:
         """Whether this client has lost the lease of a job that it has not settled: another consumer may have it."""
         return not self.settled and not self._queue._holds(self)

@@ -5,6 +5,7 @@ ClientError
  ├── Garbled         the answer is not Kafka's protocol; also a ProtocolViolation
  ├── Refused         a broker answered with an error code
  ├── Denied          a broker's HTTP API refused a request: `code` is the reason
+ ├── CallFailed      the handler of a call has failed for good
  ├── PublishFailed   a message is not stored, or the client does not know whether it is
  ├── LeaseLost       this client no longer holds a job: it may come again, here or at another consumer
  ├── Closed          a closed client, queue or subscription was used
@@ -89,6 +90,10 @@ class Denied(ClientError):
 
 class PublishFailed(ClientError):
     """A message was not acknowledged. With a message id it can be published again without being stored twice."""
+
+
+class CallFailed(ClientError):
+    """The handler of a call has failed for good: has the type and the text of its exception."""
 
 
 class LeaseLost(ClientError):

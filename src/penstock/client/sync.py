@@ -13,13 +13,15 @@ import time
 from concurrent.futures import Future
 from contextlib import nullcontext
 from queue import SimpleQueue
-from typing import Self
+from typing import Any, Self
 
-from penstock.client.arguments import Seconds, as_seconds
-from penstock.client.base import FLUSH_SECONDS, GRACE_SECONDS, BaseClient
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_seconds, payload
+from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
+from penstock.client.calls import Reply, call_timed_out, error_reply
 from penstock.client.errors import ClientError
 from penstock.client.publishing import OutgoingMessage, Stored, check_flushed, publish_timed_out
+from penstock.client.session_driver import log
 from penstock.client.signals import stopping_on_signals
 from penstock.client.streams import Queue, Subscription
 from penstock.client.workers import WorkerPool
@@ -59,6 +61,35 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
         if self._publisher is not None:
             check_flushed(self._publisher.flush(timeout), timeout)
 
+    def call(
+        self,
+        topic: str,
+        value: Text | Unset | None = UNSET,
+        *,
+        json: Any = UNSET,
+        key: Text | None = None,
+        headers: Headers | None = None,
+        timeout: Seconds = CALL_SECONDS,
+        reply_topic: str | None = None,
+    ) -> Reply:
+        """Publishes a job and waits for the result of its handler. Raises CallFailed if the handler has failed for
+        good, and TimeoutError after `timeout` seconds; a job that no worker has begun by then expires. `reply_topic`:
+        by default the topic's name with .replies appended; it is created if it does not exist."""
+        data, timeout_s = payload(value, json), as_seconds("timeout", timeout)
+        deadline = time.monotonic() + timeout_s
+        replies, reply_topic = self._open_replies(), reply_topic or f"{topic}.replies"
+        if not replies.listens_to(reply_topic):
+            replies.listen(reply_topic)
+        call = replies.begin()
+        try:
+            message = self._call_message(call.call_id, topic, reply_topic, data, key, headers, timeout_s)
+            self._publish(message, max(deadline - time.monotonic(), 0.0))
+            return call.reply.result(max(deadline - time.monotonic(), 0.0))
+        except TimeoutError:
+            raise call_timed_out(topic, timeout_s) from None
+        finally:
+            replies.end(call)
+
     # --- workers
 
     def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
@@ -79,7 +110,9 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
     def _run(self, grace_s: float) -> bool:
         events = self._events
-        pools = [WorkerPool(plan, self._open_worker_queue, events.put) for plan in self._plans]
+        pools = [
+            WorkerPool(plan, self._open_worker_queue, events.put, self._send_reply) for plan in self._plans
+        ]
         problem = None
         try:
             problem = events.get()
@@ -93,6 +126,15 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
         if problem is not None:
             raise problem
         return all(finished)
+
+    def _send_reply(self, reply: OutgoingMessage) -> None:
+        """If it fails, the caller gets an error or no reply; the job is done all the same."""
+        try:
+            self._publish(reply, PUBLISH_SECONDS)
+        except ClientError as failed:
+            log.warning("the reply to a call is lost: %s", failed)
+            if not failed.retriable and reply.value is not None:  # such as one that is too large
+                self._send_reply(error_reply(reply, failed))
 
     # --- the end
 

@@ -11,7 +11,9 @@ from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.arguments import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
+from penstock.client.calls import reply_to
 from penstock.client.errors import ClientError
+from penstock.client.publishing import OutgoingMessage
 from penstock.client.queue_session import Credit, SettleAction
 
 log = logging.getLogger("penstock.client.workers")
@@ -75,14 +77,17 @@ class WorkerPolicy:
         """The action for a job after attempt number `deliveries`."""
         if problem is None:
             return Decision("accept")
-        if isinstance(problem, Reject):
-            return Decision("reject")
-        if self.max_attempts is not None and deliveries >= self.max_attempts:
+        if self.gives_up(deliveries, problem):
             return Decision("reject")
         if isinstance(problem, Retry) and problem.delay is not None:
             with suppress(TypeError, ValueError):  # checked when it was made, but a subclass may change it
                 return Decision("retry", retry_seconds(problem.delay))
         return Decision("retry", self._delay_s(deliveries, random))
+
+    def gives_up(self, deliveries: int, problem: BaseException) -> bool:
+        """Whether a job that has failed with this is not tried again."""
+        is_last = self.max_attempts is not None and deliveries >= self.max_attempts
+        return is_last or isinstance(problem, Reject)
 
     def _delay_s(self, deliveries: int, random: Random) -> float:
         longest_s = min(self.max_backoff_s, RETRY_SECONDS_MAX)
@@ -98,6 +103,9 @@ class WorkerJob(Protocol):
 
     deliveries: int
 
+    def header(self, name: str) -> bytes | None: ...
+    @property
+    def action(self) -> SettleAction | None: ...
     @property
     def settled(self) -> bool: ...
     def ack(self) -> object: ...
@@ -119,6 +127,20 @@ def conclude(job: WorkerJob, problem: Exception | None, policy: WorkerPolicy, ra
             job.reject()
         case _:
             job.retry(delay=decision.delay_s)
+
+
+def reply_of(
+    job: WorkerJob, result: object, problem: Exception | None, policy: WorkerPolicy
+) -> OutgoingMessage | None:
+    """The reply to a call, once its outcome is final: before the job is acked, because a worker that dies in between
+    must rather reply twice than never."""
+    if problem is not None and not policy.gives_up(job.deliveries, problem):
+        return None
+    if job.action == "retry":
+        return None
+    if job.action == "reject":
+        problem = problem or Reject("the handler rejected the job")
+    return reply_to(job, result, problem)
 
 
 def _log_failure(job: WorkerJob, problem: Exception, decision: Decision) -> None:

@@ -7,8 +7,16 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.client.handler_timeouts import TimeoutMonitor
+from penstock.client.publishing import OutgoingMessage
 from penstock.client.streams import Job, Queue
-from penstock.client.worker_policy import STUCK_MAX, WorkerPlan, conclude, discarded, too_many_stuck
+from penstock.client.worker_policy import (
+    STUCK_MAX,
+    WorkerPlan,
+    conclude,
+    discarded,
+    reply_of,
+    too_many_stuck,
+)
 
 log = logging.getLogger("penstock.client.workers")
 
@@ -19,9 +27,14 @@ class WorkerPool:
     """One handler in `concurrency` threads that share a queue."""
 
     def __init__(
-        self, plan: WorkerPlan, open_queue: OpenQueue, on_end: Callable[[BaseException | None], None]
+        self,
+        plan: WorkerPlan,
+        open_queue: OpenQueue,
+        on_end: Callable[[BaseException | None], None],
+        send_reply: Callable[[OutgoingMessage], None],
     ) -> None:
         self.plan = plan
+        self._send_reply = send_reply
         self._on_end = on_end
         self._random = Random()
         self._queue = open_queue(plan)
@@ -80,9 +93,11 @@ class WorkerPool:
     def _handle(self, job: Job) -> bool:
         """False if the handler has timed out: the job is settled, and another thread has replaced this one."""
         problem: Exception | None = None
+        result: object = None
         self._timeouts.begin(job)
         try:
-            problem = discarded(self.plan.handler(job))
+            result = self.plan.handler(job)
+            problem = discarded(result)
         except Exception as raised:  # noqa: BLE001 - a handler's errors are about the job, not about the worker
             problem = raised
         except BaseException:
@@ -92,6 +107,8 @@ class WorkerPool:
         if not self._timeouts.end(job):
             log.warning("%r, attempt %d: its handler has ended, after its timeout", job, job.deliveries)
             return False
+        if (reply := reply_of(job, result, problem, self.plan.policy)) is not None:
+            self._send_reply(reply)
         conclude(job, problem, self.plan.policy, self._random)
         return True
 

@@ -32,6 +32,7 @@ class AsyncAdmin:
     create_topic = _in_thread(Admin.create_topic)
     delete_topic = _in_thread(Admin.delete_topic)
     topics = _in_thread(Admin.topics)
+    topic_ends = _in_thread(Admin.topic_ends)
     topic_configs = _in_thread(Admin.topic_configs)
     alter_topic = _in_thread(Admin.alter_topic)
 

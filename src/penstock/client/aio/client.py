@@ -20,9 +20,10 @@ from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.streams import AsyncQueue, AsyncSubscription
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.aio.workers import AsyncWorkerPool
-from penstock.client.arguments import Seconds, as_seconds
-from penstock.client.base import FLUSH_SECONDS, GRACE_SECONDS, BaseClient
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_seconds, payload
+from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
+from penstock.client.calls import Reply, call_timed_out, error_reply
 from penstock.client.errors import ClientError
 from penstock.client.publishing import (
     FULL_PAUSE_SECONDS,
@@ -34,6 +35,7 @@ from penstock.client.publishing import (
     publish_timed_out,
     queue_stays_full,
 )
+from penstock.client.session_driver import log
 from penstock.client.signals import stopping_on_signals
 from penstock.client.topic_cache import REACH_SECONDS
 
@@ -97,6 +99,38 @@ class AsyncClient(
         if self._publisher is not None:
             check_flushed(await call_in_thread(self._publisher.flush, timeout), timeout)
 
+    async def call(
+        self,
+        topic: str,
+        value: Text | Unset | None = UNSET,
+        *,
+        json: Any = UNSET,
+        key: Text | None = None,
+        headers: Headers | None = None,
+        timeout: Seconds = CALL_SECONDS,
+        reply_topic: str | None = None,
+    ) -> Reply:
+        """Publishes a job and waits for the result of its handler. Raises CallFailed if the handler has failed for
+        good, and TimeoutError after `timeout` seconds; a job that no worker has begun by then expires. `reply_topic`:
+        by default the topic's name with .replies appended; it is created if it does not exist."""
+        data, timeout_s = payload(value, json), as_seconds("timeout", timeout)
+        replies, reply_topic = self._open_replies(), reply_topic or f"{topic}.replies"
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not replies.listens_to(reply_topic):
+                    await call_in_thread(replies.listen, reply_topic)
+                call = replies.begin()
+                try:
+                    message = self._call_message(
+                        call.call_id, topic, reply_topic, data, key, headers, timeout_s
+                    )
+                    await self._publish(message, timeout_s)
+                    return await asyncio.wrap_future(call.reply)
+                finally:
+                    replies.end(call)
+        except TimeoutError:
+            raise call_timed_out(topic, timeout_s) from None
+
     # --- workers
 
     async def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = False) -> bool:
@@ -129,7 +163,10 @@ class AsyncClient(
 
     async def _run(self, stop: "asyncio.Future[BaseException | None]", grace_s: float) -> bool:
         self._failures.clear()
-        pools = [AsyncWorkerPool(plan, self._open_worker_queue, self._end_run) for plan in self._plans]
+        pools = [
+            AsyncWorkerPool(plan, self._open_worker_queue, self._end_run, self._send_reply)
+            for plan in self._plans
+        ]
         try:
             problem = await stop
         finally:
@@ -147,6 +184,15 @@ class AsyncClient(
             self._stop.set_result(problem)
         elif problem is not None and not isinstance(problem, ClientError):
             self._failures.append(problem)
+
+    async def _send_reply(self, reply: OutgoingMessage) -> None:
+        """If it fails, the caller gets an error or no reply; the job is done all the same."""
+        try:
+            await self._publish(reply, PUBLISH_SECONDS)
+        except ClientError as failed:
+            log.warning("the reply to a call is lost: %s", failed)
+            if not failed.retriable and reply.value is not None:  # such as one that is too large
+                await self._send_reply(error_reply(reply, failed))
 
     # --- the end
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
 from penstock.client.aio.threads import call_in_thread
+from penstock.client.publishing import OutgoingMessage
 from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
     conclude,
     discarded,
     is_coroutine_function,
+    reply_of,
     too_many_stuck,
 )
 
@@ -25,8 +27,10 @@ class AsyncWorkerPool:
         plan: WorkerPlan,
         open_queue: Callable[[WorkerPlan], AsyncQueue],
         on_end: Callable[[BaseException | None], None],
+        send_reply: Callable[[OutgoingMessage], Awaitable[None]],
     ) -> None:
         self.plan = plan
+        self._send_reply = send_reply
         self._on_end = on_end
         self._random = Random()
         self._stuck = 0
@@ -67,10 +71,12 @@ class AsyncWorkerPool:
 
     async def _handle(self, job: AsyncJob) -> None:
         problem: Exception | None = None
+        result: object = None
         limit = asyncio.timeout(self.plan.timeout_s)
         try:
             async with limit:
-                problem = discarded(await self._call(job))
+                result = await self._call(job)
+            problem = discarded(result)
         except TimeoutError as late:
             problem = late
             if limit.expired():
@@ -82,6 +88,8 @@ class AsyncWorkerPool:
             if not job.settled:
                 job.retry()
             raise
+        if (reply := reply_of(job, result, problem, self.plan.policy)) is not None:
+            await self._send_reply(reply)
         conclude(job, problem, self.plan.policy, self._random)
 
     async def _call(self, job: AsyncJob) -> object:
