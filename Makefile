@@ -10,7 +10,7 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak
+.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -61,6 +61,9 @@ mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find 
 soak: setup      ## the simulator for SECONDS=600, half of them on each level
 	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
 	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
+
+dist: setup      ## wheels for each Python here, each installed and tried in an empty environment
+	$(BIN)/python -m tools.dist
 
 clean:           ## forget what setup made
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info

@@ -1,5 +1,6 @@
 """Record batches: the format in which records are sent, stored and replicated."""
 
+from penstock.batch import _scan
 from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
 from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
@@ -30,8 +31,12 @@ from penstock.batch.records import (
     validate_records,
 )
 
+IS_COMPILED = not str(_scan.__file__).endswith(".py")
+"""Whether mypyc has compiled the loops over records. Without it they run as Python, and slower."""
+
 __all__ = [
     "HEADER_SIZE",
+    "IS_COMPILED",
     "BatchHeader",
     "Buffer",
     "Column",

@@ -20,6 +20,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from penstock.cli.build import show_version
 from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
 from penstock.cli.help import examples
 
@@ -89,7 +90,14 @@ class LazyGroup(click.Group):
         "penstock consume orders --from-beginning --exit",
     ),
 )
-@click.version_option(package_name="penstock", message="penstock %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version and exit.",
+)
 @PROFILE_OPTION
 @QUIET_OPTION
 def penstock() -> None:

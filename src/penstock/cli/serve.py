@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.build import pure_python
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.problem import Misconfigured, Problem
@@ -208,3 +209,5 @@ def _announce(config: NodeConfig, service: "Service") -> None:
     if service.cluster_address is not None:
         click.echo(f"cluster {service.cluster_address}")
     click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")
+    if note := pure_python():
+        click.echo(f"build   {note}")
