@@ -207,3 +207,19 @@ def test_produce_with_a_message_id_stores_a_message_once(cli: Cli, unique: Uniqu
     twice = cli("produce", name, "--message-id", "same", stdin="c\nd\n")
     assert twice.exit_code == 1
     assert "--message-id same-{n}" in twice.stderr
+
+
+def test_produce_refuses_ids_and_delays_that_the_topic_does_not_honour(cli: Cli, unique: Unique) -> None:
+    name = unique("orders")
+    succeeded(cli("topics", "create", name))
+    for option, reason in (
+        ("--message-id=order-7-{n}", "does not deduplicate"),
+        ("--delay=30d", "retention.ms"),
+    ):
+        refused = cli("produce", name, option, stdin="a\n")
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
+    assert not succeeded(cli("consume", name, "--from-beginning", "--exit")).stdout
+    queue = unique("orders")
+    succeeded(cli("queues", "create", queue, "--dedup", "10m"))
+    succeeded(cli("produce", queue, "--message-id=order-7-{n}", "--delay=30d", stdin="a\n"))

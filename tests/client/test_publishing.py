@@ -62,7 +62,52 @@ def test_a_message_id_is_stored_once_from_any_client(
     assert [message.value for message in stored if message] == [b"paid", b"other", b"end"]
 
 
+def test_an_id_that_the_topic_would_not_remember_is_an_error_that_says_what_to_set(
+    broker: Broker, client: Client, topic: str
+) -> None:
+    with pytest.raises(PublishFailed, match=r"does not deduplicate.*dedup\.window\.ms.*Nothing was stored"):
+        client.publish(topic, b"paid", message_id="order-17")
+    with pytest.raises(PublishFailed, match="does not deduplicate"):
+        client.publish_soon(topic, b"paid", key="k", message_id="order-17")
+    with pytest.raises(PublishFailed, match="does not deduplicate"):
+        client.publish(topic, b"paid", headers={"penstock-message-id": "order-17"})
+    client.admin.alter_topic(topic, {"dedup.window.ms": "60000"})
+    first = client.publish(topic, b"paid", message_id="order-17")
+    assert first.offset == 0
+    assert client.publish(topic, b"paid", message_id="order-17").offset == first.offset
+
+
+def test_a_queue_can_be_created_with_a_window_for_ids(client: Client, unique: Callable[[str], str]) -> None:
+    """On a topic that is new, on one that exists, and when the queue exists."""
+    new, existing = unique("mail"), unique("mail")
+    client.admin.create_queue(new, dedup=600)
+    client.admin.create_topic(existing)
+    client.admin.create_queue(existing, dedup=600)
+    for topic in (new, existing):
+        assert client.admin.topic_configs(topic)["dedup.window.ms"] == "600000"
+        first = client.publish(topic, b"paid", message_id="order-17")
+        assert client.publish(topic, b"paid", message_id="order-17").offset == first.offset
+        client.admin.create_queue(topic, topic=topic, dedup=timedelta(hours=1))
+        assert client.admin.topic_configs(topic)["dedup.window.ms"] == "3600000"
+
+
+def test_a_message_that_retention_would_delete_before_it_is_due_is_refused(
+    client: Client, topic: str, unique: Callable[[str], str]
+) -> None:
+    month = timedelta(days=30)
+    for when in ({"delay": month}, {"deliver_at": datetime.now(UTC) + month}):
+        with pytest.raises(PublishFailed, match=r"due after the topic's retention\.ms.*keep\.undone"):
+            client.publish(topic, b"later", **when)
+    client.publish(topic, b"later", delay=timedelta(days=6))
+    client.admin.alter_topic(topic, {"penstock.retention.keep.undone": "true"})
+    client.publish(topic, b"later", delay=month)
+    queue = unique("mail")
+    client.admin.create_queue(queue, topic=queue)
+    client.publish(queue, b"later", delay=month)
+
+
 def test_delay_and_expiry_are_stored_in_headers(broker: Broker, client: Client, topic: str) -> None:
+    client.admin.alter_topic(topic, {"dedup.window.ms": "60000", "retention.ms": "-1"})
     at = datetime(2030, 1, 1, tzinfo=UTC)
     client.publish(topic, b"x", delay=timedelta(minutes=1), ttl=2.5, headers={"trace": "a", "none": None})
     client.publish(topic, b"x", deliver_at=at, message_id="m")

@@ -7,15 +7,18 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import ResourceType
 
 from penstock.cli.connection import Connection, connects, json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show_json
 from penstock.cli.parameters import Duration, moment_ms
 from penstock.cli.problem import Problem, explain
+from penstock.client.admin import read_configs
 from penstock.client.arguments import DELAY, DELIVER_AT, MESSAGE_ID, MESSAGE_ID_BYTES_MAX, TTL
 from penstock.client.errors import ClientError
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
+from penstock.client.topic_rules import TopicRulesCache
 
 LINE_NUMBER = "{n}"
 QUEUE_FULL_WAIT_S = 0.1
@@ -92,6 +95,9 @@ class Sender:
         self._error: KafkaError | None = None
         self._producer: Producer = connection.producer(**settings)
         self._topics = TopicCache(self._producer, connection.bootstrap)
+        self._rules = TopicRulesCache(
+            lambda topic, timeout_s: read_configs(connection.admin(), ResourceType.TOPIC, topic, timeout_s)
+        )
 
     def send(
         self,
@@ -102,6 +108,8 @@ class Sender:
         message_id: bytes | None = None,
     ) -> None:
         """Without a key and a partition, the message id chooses the partition: brokers look for ids in each of them."""
+        if headers and not self._rules.allows(self._topic, headers):
+            self._check(headers)
         if message_id is not None and key is None and partition is None:
             partition = self._partition_of(message_id)
         to = -1 if partition is None else partition
@@ -118,13 +126,24 @@ class Sender:
         self.sent += 1
         self.sent_bytes += len(key or b"") + len(value or b"")
 
-    def _partition_of(self, message_id: bytes) -> int:
+    def _check(self, headers: list[Any]) -> None:
+        """Refuses an id or a delay that would have no effect."""
+        self._look_up(counted=False)
         try:
-            if not self._topics.knows(self._topic, counted=True):
-                self._topics.look_up(self._topic, counted=True, timeout_s=REACH_SECONDS)
+            self._rules.check(self._topic, headers, REACH_SECONDS)
         except ClientError as failure:
             raise Problem(str(failure)) from None
+
+    def _partition_of(self, message_id: bytes) -> int:
+        self._look_up(counted=True)
         return self._topics.partition_of(self._topic, message_id)
+
+    def _look_up(self, *, counted: bool) -> None:
+        try:
+            if not self._topics.knows(self._topic, counted=counted):
+                self._topics.look_up(self._topic, counted=counted, timeout_s=REACH_SECONDS)
+        except ClientError as failure:
+            raise Problem(str(failure)) from None
 
     def finish(self) -> None:
         """Waits until every message is acknowledged, or raises the first failure."""

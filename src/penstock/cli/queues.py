@@ -128,6 +128,8 @@ for _command in (list_queues, describe, receive, work, reset, dead_letters):
               help="Of a topic that is created.")  # fmt: skip
 @click.option("--point-to-point", is_flag=True,
               help="One partition, one producer and one consumer at a time: strict order.")  # fmt: skip
+@click.option("--dedup", "dedup_window_ms", type=Duration(), metavar="TIME",
+              help="How long the topic remembers message ids (not at all).")  # fmt: skip
 @takes_settings
 @click.option(
     "--only-new", is_flag=True, help="Begin with new messages; skip those that the topic already has."
@@ -139,7 +141,7 @@ def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
 
     A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
     """
-    topic = ("topic", "partitions", "replication_factor", "point_to_point")
+    topic = ("topic", "partitions", "replication_factor", "point_to_point", "dedup_window_ms")
     made = api.post(
         queue=name,
         start="latest" if options["only_new"] else "earliest",

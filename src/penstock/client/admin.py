@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from penstock.client.arguments import Seconds, as_ms
 from penstock.client.dead_letters import DeadLetter, dead_letters, send_back
 from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
 from penstock.client.http_api import REQUEST_SECONDS, HttpApi
@@ -191,6 +192,7 @@ class Admin:
         point_to_point: bool = False,
         partitions: int | None = None,
         replication_factor: int | None = None,
+        dedup: Seconds | None = None,
         configs: Mapping[str, str] | None = None,
         **settings: Unpack[QueueSettings],
     ) -> bool:
@@ -202,7 +204,8 @@ class Admin:
 
         `read_old`: the queue begins with the oldest message of the topic, and not with the next one. `point_to_point`:
         one partition, one producer and one consumer at a time, in strict order. `partitions`, `replication_factor`: of
-        a topic that is created. `configs`: more group configs by name. The settings are those of QueueSettings."""
+        a topic that is created. `dedup`: for how long the topic remembers message ids, also if it exists; 0: not at
+        all. `configs`: more group configs by name. The settings are those of QueueSettings."""
         given = {"share.auto.offset.reset": "earliest" if read_old else "latest", **group_configs(settings)}
         if point_to_point:
             given["penstock.queue.exclusive"] = "true"
@@ -211,6 +214,7 @@ class Admin:
             "point_to_point": point_to_point,
             "partitions": partitions,
             "replication_factor": replication_factor,
+            "dedup_window_ms": None if dedup is None else as_ms("dedup", dedup),
         }
         creates_topic = any(value for value in of_topic.values())
         if topic is None and (creates_topic or any(one.name == name for one in self.topics())):
@@ -218,8 +222,8 @@ class Admin:
         if topic is not None and self._begin_queue(name, topic, given, of_topic):
             return True
         self._alter(ResourceType.GROUP, name, given)
-        if point_to_point and topic is not None:
-            self.alter_topic(topic, {"penstock.producer.exclusive": "true"})
+        if topic is not None:
+            self._alter_topic_of_queue(topic, of_topic)
         return False
 
     def delete_queue(self, name: str, *, missing_ok: bool = False) -> bool:
@@ -328,6 +332,16 @@ class Admin:
             return False
         return True
 
+    def _alter_topic_of_queue(self, topic: str, of_topic: Mapping[str, object]) -> None:
+        """Sets what `create_queue` was given for the topic of a queue that exists."""
+        configs: dict[str, str | None] = {}
+        if of_topic["point_to_point"]:
+            configs["penstock.producer.exclusive"] = "true"
+        if of_topic["dedup_window_ms"] is not None:
+            configs["dedup.window.ms"] = str(of_topic["dedup_window_ms"])
+        if configs:
+            self.alter_topic(topic, configs)
+
     def _ends(self, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         if not partitions:
             return {}
@@ -397,6 +411,16 @@ class Admin:
 
 def _queue_path(name: str) -> str:
     return f"/v1/queues/{quote(name, safe='')}"
+
+
+def read_configs(kafka: AdminClient, kind: ResourceType, name: str, timeout_s: float) -> dict[str, str]:
+    """All configs of a topic or group, asked for once. Raises ClientError."""
+    resource = ConfigResource(kind, name)
+    try:
+        found = kafka.describe_configs([resource], request_timeout=timeout_s)[resource].result()
+    except KafkaException as problem:
+        raise client_error(problem.args[0], f"reading the configs of {name}") from None
+    return {config: entry.value for config, entry in found.items()}
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final, Generic, TypeVar
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ResourceType
 
-from penstock.client.admin import Admin
+from penstock.client.admin import Admin, read_configs
 from penstock.client.arguments import (
     UNSET,
     Headers,
@@ -360,7 +360,7 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
         with self._lock:
             self._check_open()
             if self._publisher is None:
-                self._publisher = Publisher(self._servers, self._kafka_settings)
+                self._publisher = Publisher(self._servers, self._kafka_settings, self._read_topic_configs)
             return self._publisher
 
     def _open_kafka_admin(self) -> AdminClient:
@@ -383,6 +383,9 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     def _security_settings(self) -> dict[str, Any]:
         settings = self._kafka_settings.items()
         return {name: value for name, value in settings if name.startswith(SECURITY_SETTINGS)}
+
+    def _read_topic_configs(self, topic: str, timeout_s: float) -> dict[str, str]:
+        return read_configs(self._open_kafka_admin(), ResourceType.TOPIC, topic, timeout_s)
 
     def _find_urls(self) -> list[str]:
         """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""

@@ -19,6 +19,7 @@ from penstock.client.errors import ClientError, Closed, PublishFailed
 from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
+from penstock.client.topic_rules import ReadConfigs, TopicRulesCache
 
 log = logging.getLogger("penstock.client")
 
@@ -65,7 +66,7 @@ class _Producer(Producer):
 class Publisher:
     """Made with the first message. Usable from all threads."""
 
-    def __init__(self, servers: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, servers: str, settings: Mapping[str, Any], read_configs: ReadConfigs) -> None:
         # The same hash as Java's clients and publishing over HTTP, so that a key always has the same partition.
         defaults = {"linger.ms": 1, "client.id": "penstock", "partitioner": "murmur2_random"}
         ours = {
@@ -79,6 +80,7 @@ class Publisher:
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
         self._topics = TopicCache(self._producer, servers)
+        self._rules = TopicRulesCache(read_configs)
         self._is_closed = False
         self._awaited: set[Future[Stored]] = set()
         """Messages without an answer, except those that their caller has given up."""
@@ -87,13 +89,20 @@ class Publisher:
 
     def knows(self, message: OutgoingMessage) -> bool:
         """Whether the message may be offered; otherwise its topic has to be looked up first."""
-        return self._topics.knows(message.topic, counted=message.partitioning_id is not None)
+        if not self._topics.knows(message.topic, counted=message.partitioning_id is not None):
+            return False
+        return self._rules.allows(message.topic, message.headers)
 
     def look_up(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> None:
-        """Waits until the message's topic is known. Raises PublishFailed if it does not exist."""
+        """Waits until the message's topic is known. Raises PublishFailed if it does not exist, or cannot do what the
+        message asks for."""
         self._check_open()
+        deadline = time.monotonic() + timeout_s
         counted = message.partitioning_id is not None
-        self._topics.look_up(message.topic, counted=counted, timeout_s=timeout_s)
+        if not self._topics.knows(message.topic, counted=counted):
+            self._topics.look_up(message.topic, counted=counted, timeout_s=timeout_s)
+        if not self._rules.allows(message.topic, message.headers):
+            self._rules.check(message.topic, message.headers, max(0.0, deadline - time.monotonic()))
 
     def offer(self, message: OutgoingMessage) -> "Future[Stored]":
         """Raises QueueFull if it has to wait."""

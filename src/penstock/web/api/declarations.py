@@ -23,8 +23,8 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.types import Operation
 from penstock.web.api.problems import Problem
-from penstock.web.api.queue_shapes import NewQueue
-from penstock.web.api.queues import EXCLUSIVE_PRODUCER, Queues
+from penstock.web.api.queue_shapes import EXCLUSIVE_PRODUCER, NewQueue
+from penstock.web.api.queues import Queues
 from penstock.web.api.topics import NewTopic, Topics
 
 log = logging.getLogger("penstock.declarations")

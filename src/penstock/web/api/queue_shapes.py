@@ -13,6 +13,7 @@ from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
 """The longest delay before a message is delivered again, as in the group configs."""
+EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
 PEEKED_MAX = 1_000
 SCHEDULED_MAX = 1_000
 
@@ -24,7 +25,8 @@ DurationMs = Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)]
 class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`topic` is the queue's name if it is left out, and is created if it does not exist. `start`: with the messages
     that it has already, or only with new ones. `point_to_point`: one partition, one producer and one consumer at a
-    time. Other fields that are left out have the defaults of group configs; `configs` are more of these by name."""
+    time. `dedup_window_ms`: for how long the topic remembers message ids. Other fields that are left out have the
+    defaults of group configs; `configs` are more of these by name."""
 
     queue: QueueName
     topic: TopicName | None = None
@@ -32,6 +34,7 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None = None
     start: Literal["earliest", "latest"] = "earliest"
     point_to_point: bool = False
+    dedup_window_ms: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     order: Literal["none", "key"] | None = None
     lease_ms: LeaseMs | None = None
     delivery_limit: DeliveryLimit | None = None
@@ -40,6 +43,14 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_backoff_ms: DurationMs | None = None
     retry_backoff_max_ms: DurationMs | None = None
     configs: Configs = {}
+
+    def topic_configs(self) -> dict[str, str]:
+        """Configs of the topic, whether or not it exists already."""
+        wanted = {
+            EXCLUSIVE_PRODUCER: True if self.point_to_point else None,
+            "dedup.window.ms": self.dedup_window_ms,
+        }
+        return {name: config_text(value) for name, value in wanted.items() if value is not None}
 
     def group_configs(self) -> dict[str, str]:
         wanted = {

@@ -61,7 +61,7 @@ from penstock.web.api.queue_shapes import (
     check_dead_letter_topic,
 )
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Call, NoParams, offloaded
-from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, Configs, NewTopic, TopicName, Topics
+from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
 AT_ONCE = 32
@@ -70,7 +70,6 @@ COUNTED_CONSUMERS = 100
 """Consumers of each partition that are told apart when all queues are listed."""
 PARTITIONS_MAX = 100
 """Partitions that the list of consumers names for each."""
-EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
 KEEP_UNDONE = "penstock.retention.keep.undone"
 
 
@@ -248,14 +247,11 @@ class Queues:
         """The topic, created if there is none; but only when it is certain that the queue may begin on it."""
         topic = self._existing(client.caller, name)
         if topic is None:
-            configs: Configs = {KEEP_UNDONE: True}
-            if wanted.point_to_point:
-                configs[EXCLUSIVE_PRODUCER] = True
             new = NewTopic(
                 name=_as_topic(name),
                 partitions=1 if wanted.point_to_point else wanted.partitions,
                 replication_factor=wanted.replication_factor,
-                configs=configs,
+                configs={KEEP_UNDONE: "true", **wanted.topic_configs()},
             )
             await self._topics.make(client, new, validate_only=True)
             await self._admit(wanted.queue)
@@ -265,8 +261,8 @@ class Queues:
             message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
             raise Problem(409, "topic_unfit", message, "topic")
         await self._admit(wanted.queue)
-        if wanted.point_to_point:
-            await self._alter(client, TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
+        if configs := wanted.topic_configs():
+            await self._alter(client, TOPIC_RESOURCE, name, configs)
         return topic
 
     def _existing(self, caller: Caller, name: str) -> Topic | None:
