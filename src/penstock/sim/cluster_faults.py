@@ -132,7 +132,7 @@ class ClusterFaults(FaultInjector[Host]):
         )
         for partition in partitions:
             assert host is not None
-            paths = old_segments(partition.log, host.disk)
+            paths = old_segments(partition.log, host.disk, partition.replica.consensus.core.commit_index)
             size = host.disk.size(paths[0]) if paths else 0
             if size:
                 self._wiped = True

@@ -1,6 +1,7 @@
 """The entries of a log, as they stand on its disk."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.batch import iter_headers
@@ -43,11 +44,16 @@ def entries_of(log: Log, start: int, end: int) -> Iterator[Entry]:
         index = following
 
 
-def old_segments(log: Log, disk: SimDisk) -> list[str]:
-    """Paths of segments that the log's checkpoint says, durably, to have been flushed. Rot elsewhere cannot be told
-    from a write that a crash has torn."""
+def old_segments(log: Log, disk: SimDisk, commit_index: int) -> list[str]:
+    """Paths of segments that are committed, and that the log's checkpoint says, durably, to have been flushed. Rot in
+    others cannot be told from a write that a crash has torn, or leaves a leader with another entry than its followers
+    when it commits them."""
     if not disk.is_durable(f"{log.path}/checkpoint"):
         return []
-    line = log.files.checkpoint.facts.flushed.base_offset
-    names = [name for name in disk.list_dir(log.path) if name.endswith(LOG_SUFFIX)]
-    return [f"{log.path}/{name}" for name in names if int(name.removesuffix(LOG_SUFFIX)) < line]
+    limit = min(log.files.checkpoint.facts.flushed.base_offset, log.entries.offset_at(commit_index) - 1)
+    names = sorted(name for name in disk.list_dir(log.path) if name.endswith(LOG_SUFFIX))
+    return [
+        f"{log.path}/{name}"
+        for name, following in pairwise(names)
+        if int(following.removesuffix(LOG_SUFFIX)) <= limit
+    ]

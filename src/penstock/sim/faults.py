@@ -107,6 +107,8 @@ class Faults(FaultInjector[Machine]):
                 self._cut_link(leader, other)
 
     def _isolate_one(self, machine: Machine) -> None:
+        if self.over:
+            return
         others = self._others(machine)
         self._random.shuffle(others)
         spared = self._random.choice((0, 0, 1))
@@ -126,7 +128,7 @@ class Faults(FaultInjector[Machine]):
         machine = self._replaceable()
         if machine is None:
             return
-        paths = old_segments(machine.log, machine.disk)
+        paths = old_segments(machine.log, machine.disk, machine.core.commit_index)
         if not paths:
             return
         path = self._random.choice(paths)
