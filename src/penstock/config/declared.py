@@ -44,6 +44,7 @@ class DeclaredQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replication_factor: Count | None = None
     start: Literal["earliest", "latest"] = "earliest"
     point_to_point: bool = False
+    dedup_window_ms: DurationMs | None = None
     order: Literal["none", "key"] | None = None
     lease_ms: DurationMs | None = None
     delivery_limit: Annotated[int, Meta(ge=0, le=255)] | None = None

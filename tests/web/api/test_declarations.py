@@ -114,9 +114,15 @@ def test_a_point_to_point_queue_does_not_alter_a_topic_that_is_there(tmp_path: P
     queues = (DeclaredQueue(name="ledger", topic="accounts", point_to_point=True),)
     (topics, found), told = run(tmp_path, shown, topics=(DeclaredTopic(name="accounts"),), queues=queues)
     assert (topics["accounts"][1], found) == ({}, {})
-    assert "point-to-point" in told[0]
+    assert told == [
+        "queue ledger needs penstock.producer.exclusive=true on topic accounts, which has false; "
+        "`penstock topics alter accounts --set penstock.producer.exclusive=true` changes it"
+    ]
     (topics, found), told = run(tmp_path / "other", shown, queues=queues)
     assert topics["accounts"][1]["penstock.producer.exclusive"] == "true"
+    wanted = (DeclaredQueue(name="once", dedup_window_ms=60_000),)
+    (topics, _), told = run(tmp_path / "third", shown, queues=wanted)
+    assert (topics["once"][1]["dedup.window.ms"], told) == ("60000", [])
     assert (found, told) == ({"ledger": ["accounts-0"]}, [])
 
 

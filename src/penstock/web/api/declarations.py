@@ -23,7 +23,7 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.types import Operation
 from penstock.web.api.problems import Problem
-from penstock.web.api.queue_shapes import EXCLUSIVE_PRODUCER, NewQueue
+from penstock.web.api.queue_shapes import NewQueue
 from penstock.web.api.queues import Queues
 from penstock.web.api.topics import NewTopic, Topics
 
@@ -144,9 +144,12 @@ class Declarations:
             advice = f"`penstock queues alter {wanted.name} --config {config}={other}` changes it"
             yield f"queue {wanted.name} has {config}={value}, the config file says {other}; {advice}"
         known = self._node.metadata.state.topics.get(topic)
-        if wanted.point_to_point and known is not None and known.configs.get(EXCLUSIVE_PRODUCER) != "true":
-            advice = f"`penstock topics alter {topic} --set {EXCLUSIVE_PRODUCER}=true` changes it"
-            yield f"queue {wanted.name} is point-to-point, but topic {topic} has many producers; {advice}"
+        if known is not None:
+            needed = new.topic_configs()
+            entries = self._node.resources.topic_configs(known.configs, list(needed))
+            for config, value, other in _differing(entries if needed else [], needed):
+                advice = f"`penstock topics alter {topic} --set {config}={other}` changes it"
+                yield f"queue {wanted.name} needs {config}={other} on topic {topic}, which has {value}; {advice}"
 
 
 _KINDS = {"topic": "topic", "group": "queue"}
@@ -160,6 +163,7 @@ def _new_queue(wanted: DeclaredQueue) -> NewQueue:
         replication_factor=wanted.replication_factor,
         start=wanted.start,
         point_to_point=wanted.point_to_point,
+        dedup_window_ms=wanted.dedup_window_ms,
         order=wanted.order,
         lease_ms=wanted.lease_ms,
         delivery_limit=wanted.delivery_limit,
