@@ -17,24 +17,25 @@ NODES = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[WebTrio]:
-    """Node n coordinates partition n - 1 of the committed offsets."""
+    """Three nodes with the topic of committed offsets."""
     with WebTrio() as nodes:
         create(nodes.bootstrap_servers, "warm-up")
         with subscriber(nodes.url(1)) as one:  # creates the topic of committed offsets
             one.subscribe("warm-up", "warm-up")
-        for node in NODES:
-            nodes.hand_over(OFFSETS_TOPIC, node, node - 1)
         yield nodes
 
 
 @pytest.fixture
 def topic(trio: WebTrio, unique: Unique) -> str:
-    """Three messages in each of three partitions; node n leads partition n - 1."""
+    """Three messages in each of three partitions; node n leads partition n - 1, and partition n - 1 of the committed
+    offsets, also if a busy machine has let another node lead meanwhile."""
     name = unique("push")
     create(trio.bootstrap_servers, name, partitions=3)
     for node in NODES:
         trio.hand_over(name, node, node - 1)
         produce(trio.bootstrap_servers, name, range(3), partition=node - 1)
+    for node in NODES:
+        trio.hand_over(OFFSETS_TOPIC, node, node - 1)
     return name
 
 
