@@ -85,6 +85,12 @@ def test_http_consumers_and_their_unnamed_requests_are_bounded() -> None:
         table.seen(f"c{number}", one, START_MS + number, idle)
     assert len(names(table)) == MAX_RECENT
     assert names(table)[0] == "c10", "the oldest are forgotten first"
+    for number in range(5):
+        table.attach(identity(f"member-{number}"))
+    table.seen("c500", identity("c500", interface=Interface.HTTP), START_MS, idle)
+    assert len(table.identities(START_MS, idle)) == MAX_RECENT + 5, (
+        "connected consumers do not push others out"
+    )
     shared = identity("http 10.0.0.1 curl", interface=Interface.HTTP)
     for number in range(3 * MAX_UNNAMED):
         table.seen(f"http-{number}", shared, START_MS, lambda member: 1)
@@ -97,6 +103,12 @@ def test_names_that_clients_choose_are_cut_and_printable() -> None:
     assert len(one.name) == MAX_TEXT
     assert one.name.isprintable()
     assert one.name.startswith("?[31mred")
+    table = QueueConsumers()
+    table.attach(one)
+    table.attach(identity("x" * 5_000 + "y"))
+    ids = [row.consumer_id for row in table.listed(START_MS, idle, 10)]
+    assert len(set(ids)) == 2
+    assert all(len(one) == MAX_TEXT for one in ids)
 
 
 def test_a_description_lists_the_oldest_of_too_many() -> None:

@@ -10,6 +10,7 @@ The list only informs: leases and locks do not depend on it. Bounded: connection
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from hashlib import blake2b
 
 import msgspec
 
@@ -71,6 +72,14 @@ def shortened(text: str) -> str:
     """At most MAX_TEXT characters, all printable: it is shown in terminals."""
     cut = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
     return cut if cut.isprintable() else "".join(one if one.isprintable() else "?" for one in cut)
+
+
+def bounded_id(text: str) -> str:
+    """The id, or the beginning of a longer one with a hash: members of share groups choose their ids."""
+    if len(text) <= MAX_TEXT:
+        return text
+    digest = blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+    return f"{text[: MAX_TEXT - len(digest) - 1]}…{digest}"
 
 
 class RateWindow:
@@ -175,7 +184,7 @@ class QueueConsumers:
 
     def _forget_oldest(self) -> None:
         recent = [name for name, entry in self._entries.items() if entry.seen_ms is not None]
-        for name in recent[: len(recent) - MAX_RECENT]:
+        for name in recent[: max(0, len(recent) - MAX_RECENT)]:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -208,7 +217,7 @@ class QueueConsumers:
     def _row(self, one: ConsumerIdentity, now_ms: int, held_by: HeldBy) -> QueueConsumer:
         entry = self._entries[one.consumer_id]
         return QueueConsumer(
-            one.consumer_id,
+            bounded_id(one.consumer_id),
             one.name,
             one.address,
             one.interface.value,

@@ -23,7 +23,7 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
     SettleResult,
 )
-from penstock.node.queues.consumers import ConsumerIdentity, Interface
+from penstock.node.queues.consumers import ConsumerIdentity, Interface, bounded_id
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
@@ -304,7 +304,7 @@ def _note_seen(
         now_ms = driver.now_ms
         identity = ConsumerIdentity.of(
             Interface.HTTP,
-            request.consumer if request.is_named else f"http {caller.host} {caller.client_id}",
+            request.consumer if request.is_named else bounded_id(f"http {caller.host} {caller.client_id}"),
             name=request.consumer if request.is_named else caller.client_id,
             address=caller.host,
             since_ms=now_ms,
