@@ -1,6 +1,8 @@
 """Queues by their names and settings: one order of arguments, every setting, and the old order as an alias."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,3 +109,19 @@ def test_clients_and_brokers_show_their_address(broker: Broker) -> None:
         assert repr(other) == f"<Broker {other.bootstrap_servers}>"
         address = other.bootstrap_servers
     assert repr(other) == f"<Broker {address} (closed)>"
+
+
+def test_programs_that_start_together_may_create_the_same_queue(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
+    name = unique("workers")
+    together = threading.Barrier(8)
+
+    def create(_number: int) -> bool:
+        with Client(broker.bootstrap_servers) as client:
+            client.admin.queues()  # connects
+            together.wait(SOON)
+            return client.admin.create_queue(name, topic=name)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert any(threads.map(create, range(8)))

@@ -319,7 +319,12 @@ class Admin:
     # --- inside
 
     def _begin_queue(
-        self, name: str, topic: str, configs: Mapping[str, str], of_topic: Mapping[str, object]
+        self,
+        name: str,
+        topic: str,
+        configs: Mapping[str, str],
+        of_topic: Mapping[str, object],
+        is_second_try: bool = False,
     ) -> bool:
         """False if the queue exists."""
         start = configs["share.auto.offset.reset"]
@@ -327,9 +332,12 @@ class Admin:
         try:
             self._http.ask("POST", "/v1/queues", request)
         except Denied as refused:
-            if refused.code != "queue_exists":
+            if refused.code == "queue_exists":
+                return False
+            if refused.code != "topic_already_exists" or is_second_try:
                 raise
-            return False
+            # Another program has created the topic in this moment: now the queue can begin on it, or exists.
+            return self._begin_queue(name, topic, configs, of_topic, is_second_try=True)
         return True
 
     def _alter_topic_of_queue(self, topic: str, of_topic: Mapping[str, object]) -> None:

@@ -4,7 +4,8 @@ import os
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,7 +21,6 @@ from penstock.client.arguments import (
     Unset,
     as_bytes,
     as_ms,
-    as_seconds,
     checked_name,
     checked_prefetch,
     payload,
@@ -30,14 +30,15 @@ from penstock.client.arguments import (
 )
 from penstock.client.base_streams import BaseStream
 from penstock.client.calls import ReplyReader, call_headers
-from penstock.client.errors import ClientError, Closed, Unreachable
-from penstock.client.forks import ForkGuard
+from penstock.client.errors import Closed, Unreachable
 from penstock.client.http_discovery import http_urls, make_admin
 from penstock.client.kafka_errors import no_answer_text
 from penstock.client.publishing import OutgoingMessage, Publisher
 from penstock.client.queue_session import Credit, QueueSession
+from penstock.client.registry import HandlerRegistry
+from penstock.client.schedule_thread import ScheduleThread, declare
 from penstock.client.subscription_session import SubscriptionSession
-from penstock.client.worker_policy import WorkerPlan, WorkerPolicy, plan_worker
+from penstock.client.worker_policy import WorkerPlan
 
 DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
@@ -61,7 +62,6 @@ SECURITY_SETTINGS: Final = (
 )
 """Prefixes of the producer settings that an admin client needs, too."""
 
-Handler = TypeVar("Handler", bound=Callable[..., object])
 StreamT = TypeVar("StreamT", bound=BaseStream[Any, Any])
 QueueT = TypeVar("QueueT", bound=BaseStream[Any, Any])
 SubscriptionT = TypeVar("SubscriptionT", bound=BaseStream[Any, Any])
@@ -71,12 +71,11 @@ FutureT = TypeVar("FutureT")
 """The result of `publish_soon`: a future of Stored, or a coroutine of one."""
 
 
-class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
+class BaseClient(HandlerRegistry, ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     """A client connects when it is first used. It must be closed; closing it twice is fine."""
 
     _queue_type: type[QueueT]
     _subscription_type: type[SubscriptionT]
-    _awaits_handlers: bool
 
     def __init__(
         self,
@@ -93,14 +92,13 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
             raise TypeError(
                 f"bootstrap_servers={bootstrap_servers!r}: expected text, several addresses with commas"
             )
+        super().__init__()
         self._servers = bootstrap_servers
         self._http = [http] if isinstance(http, str) else list(http or ())
         self._kafka_settings = dict(kafka or {})
         self._reconnect_timeout_s = reconnect_timeout_s
         self._streams: list[BaseStream[Any, Any]] = []
-        self._plans: list[WorkerPlan] = []
         self._lock = threading.Lock()
-        self._guard = ForkGuard()
         self._publisher: Publisher | None = None
         self._kafka_admin: AdminClient | None = None
         self._replies: ReplyReader | None = None
@@ -282,71 +280,31 @@ class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
             if stream in self._streams:
                 self._streams.remove(stream)
 
-    # --- workers
-
-    def worker(
-        self,
-        name: str | Sequence[str],
-        *,
-        topic: str | Sequence[str] | None = None,
-        group: str | None = None,
-        concurrency: int = 1,
-        max_attempts: int | None = None,
-        backoff: Seconds = 1.0,
-        backoff_factor: float = 2.0,
-        max_backoff: Seconds = 300.0,
-        jitter: float = 0.2,
-        prefetch: int | None = None,
-        standby: bool = False,
-        timeout: Seconds | None = None,
-    ) -> Callable[[Handler], Handler]:
-        """Registers a handler for the jobs of a queue; `run` calls it. `name` and `topic` are those of `queue`.
-
-        A job is acked when its handler returns and retried, later each time, when it raises; after `max_attempts` it is
-        rejected. A handler may settle the job itself, or raise Retry or Reject.
-
-        `timeout`: a handler that takes longer has failed. A coroutine is cancelled. A thread cannot be interrupted: it
-        loses its job, its later acks are ignored, and another thread replaces it. None: no limit; the lease is renewed
-        as long as the handler runs.
-
-        AsyncClient awaits coroutine functions. It calls any other handler in a thread, where it may raise Retry or
-        Reject but not settle the job itself; if it returns an awaitable, AsyncClient awaits that.
-        """
-        policy = WorkerPolicy(
-            max_attempts=max_attempts,
-            backoff_s=as_seconds("backoff", backoff),
-            backoff_factor=backoff_factor,
-            max_backoff_s=as_seconds("max_backoff", max_backoff),
-            jitter=jitter,
-        )
-
-        queue, topics = queue_and_topics(name, topic, group)
-
-        def register(handler: Handler) -> Handler:
-            plan = plan_worker(
-                topics,
-                queue,
-                handler,
-                concurrency=concurrency,
-                prefetch=prefetch,
-                policy=policy,
-                standby=standby,
-                timeout=timeout,
-                may_await=self._awaits_handlers,
-            )
-            self._plans.append(plan)
-            return handler
-
-        return register
-
-    def _check_plans(self) -> None:
-        self._guard.check()
-        if not self._plans:
-            raise ClientError("no workers: decorate a handler with @client.worker(...) first")
+    # --- workers and schedules
 
     def _open_worker_queue(self, plan: WorkerPlan) -> QueueT:
         """Workers wait for nodes that are away, however long."""
         return self._open_queue(plan.topics, plan.group, plan.credit, plan.standby, None, None)
+
+    def _declare_schedules(self, is_stopped: Callable[[], bool]) -> None:
+        """Creates the topics and queues of all schedules, before their workers look for them."""
+        declare(self._schedules, self._new_admin(), is_stopped)
+
+    @contextmanager
+    def _running_schedules(self, is_wanted: bool) -> Iterator[None]:
+        """Publishes the jobs of schedules while the block runs."""
+        if not (is_wanted and self._schedules):
+            yield
+            return
+
+        def publish(job: OutgoingMessage) -> None:
+            self._open_publisher().publish(job, PUBLISH_SECONDS)
+
+        thread = ScheduleThread(self._schedules, self._new_admin(), publish)
+        try:
+            yield
+        finally:
+            thread.close()
 
     # --- connections that are made when they are needed, from any thread
 

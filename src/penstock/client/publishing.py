@@ -143,6 +143,16 @@ class Publisher:
                     raise queue_stays_full(message.topic, timeout_s) from None
                 time.sleep(FULL_PAUSE_SECONDS)
 
+    def publish(self, message: OutgoingMessage, timeout_s: float) -> Stored:
+        """Returns when the message is stored."""
+        deadline = time.monotonic() + timeout_s
+        future = self.put(message, timeout_s)
+        try:
+            return future.result(max(deadline - time.monotonic(), 0.0))
+        except TimeoutError:
+            self.abandon(future)
+            raise publish_timed_out(message.topic, timeout_s) from None
+
     def abandon(self, future: "Future[Stored]") -> None:
         """Its caller has been told that there is no answer: `close` does not wait for it."""
         self._awaited.discard(future)

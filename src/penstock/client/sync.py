@@ -20,7 +20,7 @@ from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUB
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.calls import Reply, call_timed_out, error_reply
 from penstock.client.errors import ClientError
-from penstock.client.publishing import OutgoingMessage, Stored, check_flushed, publish_timed_out
+from penstock.client.publishing import OutgoingMessage, Stored, check_flushed
 from penstock.client.session_driver import log
 from penstock.client.signals import stopping_on_signals
 from penstock.client.streams import Queue, Subscription
@@ -43,14 +43,7 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
     # --- publish
 
     def _publish(self, message: OutgoingMessage, timeout: float) -> Stored:
-        deadline = time.monotonic() + timeout
-        publisher = self._open_publisher()
-        future = publisher.put(message, timeout)
-        try:
-            return future.result(max(deadline - time.monotonic(), 0.0))
-        except TimeoutError:
-            publisher.abandon(future)
-            raise publish_timed_out(message.topic, timeout) from None
+        return self._open_publisher().publish(message, timeout)
 
     def _publish_soon(self, message: OutgoingMessage) -> "Future[Stored]":
         return self._open_publisher().put(message)
@@ -92,16 +85,21 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
     # --- workers
 
-    def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
-        """Runs all workers until `stop` is called, or SIGTERM or Ctrl-C comes. Then waits for running handlers, for
-        `grace` seconds at most, and gives the other jobs back; a second signal ends the process at once. `signals`:
-        whether it takes them, which it can in the main thread only. Returns whether all handlers have finished. Raises
-        errors that end a worker, such as a topic that does not exist, or the SystemExit of a handler. Waits for nodes
-        that are away."""
+    def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True, schedules: bool = True) -> bool:
+        """Runs all workers and schedules until `stop` is called, or SIGTERM or Ctrl-C comes. Then waits for running
+        handlers, for `grace` seconds at most, and gives the other jobs back; a second signal ends the process at once.
+        `signals`: whether it takes them, which it can in the main thread only. `schedules`: whether it publishes the
+        jobs of schedules; it works on them in any case.
+
+        Returns whether all handlers have finished. Raises errors that end a worker, such as a topic that does not
+        exist, or the SystemExit of a handler. Waits for nodes that are away."""
         self._check_plans()
         grace_s = as_seconds("grace", grace)
         with stopping_on_signals(self.stop) if signals else nullcontext():
-            return self._run(grace_s)
+            events = self._events
+            self._declare_schedules(lambda: not events.empty())
+            with self._running_schedules(schedules):
+                return self._run(grace_s)
 
     def stop(self) -> None:
         """Asks `run` to end, and returns at once. May be called from any thread, from a signal handler, and before

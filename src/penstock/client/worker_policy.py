@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypedDict
 
 from penstock.client.arguments import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
 from penstock.client.calls import reply_to
@@ -181,6 +181,19 @@ class WorkerPlan:
         """The error of a job whose handler took longer."""
         goes_on = "" if is_coroutine_function(self.handler) else "; its thread goes on"
         return TimeoutError(f"the handler was not done within {self.timeout_s:g} s{goes_on}")
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of a worker, as `every` and `cron` pass them to `worker`, which explains them."""
+
+    concurrency: int
+    max_attempts: int | None
+    backoff: Seconds
+    backoff_factor: float
+    max_backoff: Seconds
+    jitter: float
+    prefetch: int | None
+    timeout: Seconds | None
 
 
 def plan_worker(

@@ -133,10 +133,13 @@ class AsyncClient(
 
     # --- workers
 
-    async def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = False) -> bool:
-        """Runs all workers until `stop` is called or the call is cancelled. Then waits for running handlers, for
-        `grace` seconds at most, and gives the other jobs back. Returns whether all handlers have finished. Raises what
-        `Client.run` raises.
+    async def run(
+        self, *, grace: Seconds = GRACE_SECONDS, signals: bool = False, schedules: bool = True
+    ) -> bool:
+        """Runs all workers and schedules until `stop` is called or the call is cancelled. Then waits for running
+        handlers, for `grace` seconds at most, and gives the other jobs back. Returns whether all handlers have
+        finished. Raises what `Client.run` raises. `schedules`: whether it publishes the jobs of schedules; it works on
+        them in any case.
 
         `signals`: whether SIGTERM and Ctrl-C end it, too, and a second one the process, at once. The program that has
         the event loop usually handles them itself; set it if this call is all that the program does."""
@@ -146,15 +149,30 @@ class AsyncClient(
         self._stop = loop.create_future()
         if self._is_stop_asked:
             self.stop()
+        taking = (
+            stopping_on_signals(lambda: loop.call_soon_threadsafe(self.stop)) if signals else nullcontext()
+        )
         try:
-            with (
-                stopping_on_signals(lambda: loop.call_soon_threadsafe(self.stop))
-                if signals
-                else nullcontext()
-            ):
-                return await self._run(self._stop, grace_s)
+            with taking:
+                await self._declare_or_stop(self._stop)
+                with self._running_schedules(schedules):
+                    return await self._run(self._stop, grace_s)
         finally:
             self._stop, self._is_stop_asked = None, False
+
+    async def _declare_or_stop(self, stop: "asyncio.Future[BaseException | None]") -> None:
+        """Declares schedules, unless `run` is to end before that."""
+        if not self._schedules:
+            return
+        declared = asyncio.ensure_future(call_in_thread(self._declare_schedules, stop.done))
+        either: set[asyncio.Future[Any]] = {declared, stop}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not declared.done():
+                declared.cancel()
+        if declared.done():
+            await declared
 
     def stop(self) -> None:
         """Asks `run` to end, and returns at once. If it is called before `run`, that ends as soon as it has begun."""
