@@ -216,6 +216,24 @@ def test_all_dead_letters_are_sent_back_at_once_and_none_twice(
     assert sorted(back) == list(range(20))
 
 
+def test_a_dead_letter_is_shown_with_the_reason_of_its_failure(
+    queues: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name, "--limit", "1"))
+    publish(http, name, "first")
+    [job] = take(http, name, 1)
+    failed = {"receipt": job["receipt"], "error_type": "SMTPError", "error_text": "mailbox full"}
+    http.post(f"/v1/queues/{name}/settle", json={"retry": [failed]}).raise_for_status()
+    [letter] = letters(queues, name, 1)
+    place = f"{name}.dlq:{letter['partition']}:{letter['offset']}"
+    shown = succeeded(queues("dead-letters", "show", name, place)).stdout
+    assert "delivered as often as the queue's delivery limit allows" in shown
+    assert "SMTPError: mailbox full" in shown
+    for what in ("worker", "first failure", "last failure"):
+        assert what in shown
+
+
 def undone(queues: Cli, name: str) -> int:
     [facts] = json.loads(succeeded(queues("describe", name, "--json")).stdout)
     return sum(row["undone"] for row in facts["partitions"])

@@ -12,7 +12,7 @@ def test_a_message_released_after_its_last_delivery_becomes_a_dead_letter() -> N
         assert harness.gets("ann") == [0]
         assert harness.queue.take_dead_letters() == []
         harness.says("ann", RELEASE, 0)
-    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT)]
+    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT, "ann")]
     assert harness.gets("ann") == [1]
 
 
@@ -29,7 +29,7 @@ def test_a_message_whose_consumers_crash_becomes_a_dead_letter_too() -> None:
     harness.queue.release_member(harness.now_ms, "ann")
     harness.gets("ben")
     harness.passes(1000)
-    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT)]
+    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT, "ben")]
 
 
 def test_without_a_limit_a_message_comes_back_for_ever() -> None:
@@ -46,7 +46,7 @@ def test_a_rejected_message_becomes_a_dead_letter_at_once_with_its_delivery_coun
     harness.gets("ann", 4)
     harness.says("ann", REJECT, 0, 3)
     letters = harness.queue.take_dead_letters()
-    assert letters == [DeadLetter(0, 1, 2, REJECTED), DeadLetter(2, 3, 1, REJECTED)]
+    assert letters == [DeadLetter(0, 1, 2, REJECTED, "ann"), DeadLetter(2, 3, 1, REJECTED, "ann")]
     assert harness.queue.take_dead_letters() == []
 
 
@@ -79,7 +79,7 @@ def test_messages_deleted_by_retention_are_not_copied() -> None:
     harness.gets("ann", 6)
     harness.says("ann", REJECT, 0, 3)
     harness.queue.trimmed(harness.now_ms, 2)
-    assert harness.queue.take_dead_letters() == [DeadLetter(2, 3, 1, REJECTED)]
+    assert harness.queue.take_dead_letters() == [DeadLetter(2, 3, 1, REJECTED, "ann")]
 
 
 def test_a_rejection_survives_a_restart_and_is_copied_by_the_next_leader() -> None:

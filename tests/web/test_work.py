@@ -227,7 +227,9 @@ def test_a_rejected_job_goes_whole_to_the_dead_letters(
     [letter] = dead_letters(http, f"{queue}.dlq", 1)
     assert (letter["key"], letter["value"]) == ("c17", {"n": 1})
     headers = {row["name"]: row["value"] for row in letter["headers"]}
-    assert headers.pop("penstock-dead-at").isdigit()
+    for moment in ("at", "first-failure", "last-failure"):
+        assert headers.pop(f"penstock-dead-{moment}").isdigit()
+    assert headers.pop("penstock-dead-worker").startswith("work-")
     assert headers == {
         "trace": "t1",
         "penstock-dead-reason": "rejected",

@@ -76,6 +76,25 @@ def _summary(letter: Facts) -> Facts:
     }
 
 
+REASONS = {
+    "delivery_limit": "it was delivered as often as the queue's delivery limit allows",
+    "rejected": "a consumer rejected it",
+}
+
+
+def _failure(letter: Facts) -> Facts:
+    """Why it failed, as far as that is known."""
+    error = ": ".join(text for text in (letter["error_type"], letter["error_text"]) if text)
+    known = {
+        "why": REASONS.get(letter["reason"], letter["reason"]),
+        "error": error or None,
+        "worker": letter["worker"],
+        "first failure": _time(letter["first_failure_ms"]),
+        "last failure": _time(letter["last_failure_ms"]),
+    }
+    return {what: value for what, value in known.items() if value is not None}
+
+
 def _time(died_at_ms: int | None) -> str | None:
     if died_at_ms is None:
         return None
@@ -100,7 +119,7 @@ def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> Non
         show_json(found)
         return
     headers = {f"header {row['name']}": row["value"] for row in found["headers"]}
-    show(table("what", "", rows={**_summary(found), **headers}.items()), "")
+    show(table("what", "", rows={**_summary(found), **_failure(found), **headers}.items()), "")
     value = found["value"]
     show(value) if isinstance(value, str) else show_json(value)
 

@@ -250,6 +250,7 @@ class BaseClient(HandlerRegistry, ABC, Generic[QueueT, SubscriptionT, StoredT, F
         standby: bool,
         idle_s: float | None,
         reconnect_timeout_s: float | None,
+        max_attempts: int | None = None,
     ) -> QueueT:
         def open_session(make: Callable[..., Any]) -> QueueSession[Any]:
             return QueueSession(
@@ -262,6 +263,7 @@ class BaseClient(HandlerRegistry, ABC, Generic[QueueT, SubscriptionT, StoredT, F
                 name=f"{socket.gethostname()[:200]}-{os.getpid()}",
                 reconnect_timeout_s=reconnect_timeout_s,
                 last_problem=no_answer_text(self._servers),
+                max_attempts=max_attempts,
             )
 
         return self._open(self._queue_type, open_session, idle_s)
@@ -284,7 +286,8 @@ class BaseClient(HandlerRegistry, ABC, Generic[QueueT, SubscriptionT, StoredT, F
 
     def _open_worker_queue(self, plan: WorkerPlan) -> QueueT:
         """Workers wait for nodes that are away, however long."""
-        return self._open_queue(plan.topics, plan.group, plan.credit, plan.standby, None, None)
+        most = plan.policy.max_attempts
+        return self._open_queue(plan.topics, plan.group, plan.credit, plan.standby, None, None, most)
 
     def _declare_schedules(self, is_stopped: Callable[[], bool]) -> None:
         """Creates the topics and queues of all schedules, before their workers look for them."""

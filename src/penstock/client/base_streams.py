@@ -12,7 +12,7 @@ from typing import Any, Final, Generic
 from penstock.batch import Record
 from penstock.client.arguments import Seconds, retry_seconds
 from penstock.client.errors import LeaseLost
-from penstock.client.queue_session import QueueSession, SettleAction
+from penstock.client.queue_session import JobFailure, QueueSession, SettleAction
 from penstock.client.received_record import ReceivedRecord
 from penstock.client.session import Item, Session
 from penstock.client.session_driver import FindUrls, S, SessionDriver
@@ -21,6 +21,9 @@ from penstock.types import TopicPartition
 
 CLOSE_SECONDS: Final = 10.0
 """How long `close` waits for the broker's answers."""
+ERROR_TYPE_MAX: Final = 200
+ERROR_TEXT_MAX: Final = 1_000
+"""Characters of an error that a dead letter tells; the broker cuts longer ones, too."""
 
 
 class BaseStream(ABC, Generic[Item, S]):
@@ -65,9 +68,11 @@ class BaseQueue(BaseStream[Item, S]):
         """Jobs whose ack came too late: they were, or will be, delivered again."""
         return self._session.lost_leases
 
-    def _settle(self, job: Item, action: SettleAction, delay_ms: int | None) -> S:
+    def _settle(
+        self, job: Item, action: SettleAction, delay_ms: int | None, failure: JobFailure | None = None
+    ) -> S:
         return self._driver.ask(
-            lambda settlement, now: self._session.settle(job, action, delay_ms, settlement, now)
+            lambda settlement, now: self._session.settle(job, action, delay_ms, settlement, now, failure)
         )
 
     def _refuse(self, job: Item, earlier: SettleAction | None, action: SettleAction) -> S:
@@ -121,14 +126,15 @@ class BaseJob(ReceivedRecord, Generic[S]):
         the settlement if you need to know that the ack is durable; closing the queue waits for all of them."""
         return self._settle("accept")
 
-    def retry(self, delay: Seconds | None = None) -> S:
+    def retry(self, delay: Seconds | None = None, *, error: BaseException | str | None = None) -> S:
         """The job will be delivered again after so many seconds, clipped to 0 to seven days; None: after the delay of
-        the queue's settings."""
-        return self._settle("retry", None if delay is None else round(retry_seconds(delay) * 1000))
+        the queue's settings. `error` says why: if the job becomes a dead letter, the letter says so."""
+        delay_ms = None if delay is None else round(retry_seconds(delay) * 1000)
+        return self._settle("retry", delay_ms, failure_of(error))
 
-    def reject(self) -> S:
-        """The job can never be done: it goes to the dead-letter topic."""
-        return self._settle("reject")
+    def reject(self, *, error: BaseException | str | None = None) -> S:
+        """The job can never be done: it goes to the dead-letter topic, with the reason."""
+        return self._settle("reject", None, failure_of(error))
 
     def renew(self) -> S:
         """Starts the lease again from now. Rarely needed: the client renews leases by itself."""
@@ -145,13 +151,21 @@ class BaseJob(ReceivedRecord, Generic[S]):
         return self._action
 
     @property
+    def is_last_delivery(self) -> bool:
+        """Whether the queue's delivery limit makes it a dead letter if it is not done now."""
+        limit = self._queue._session.delivery_limit
+        return limit is not None and 0 < limit <= self.deliveries
+
+    @property
     def lost(self) -> bool:
         """Whether this client has lost the lease of a job that it has not settled: another consumer may have it."""
         return not self.settled and not self._queue._holds(self)
 
-    def _settle(self, action: SettleAction, delay_ms: int | None = None) -> S:
+    def _settle(
+        self, action: SettleAction, delay_ms: int | None = None, failure: JobFailure | None = None
+    ) -> S:
         if self._settlement is None:
-            settlement = self._settlement = self._queue._settle(self, action, delay_ms)
+            settlement = self._settlement = self._queue._settle(self, action, delay_ms, failure)
             self._action = action
             return settlement
         return self._settlement if action == self._action else self._queue._refuse(self, self._action, action)
@@ -159,7 +173,20 @@ class BaseJob(ReceivedRecord, Generic[S]):
     def _leave(self, problem: BaseException | None) -> None:
         """Acks the job at the end of a `with` block, or retries it if the block raised."""
         if not self.settled:
-            self.ack() if problem is None else self.retry()
+            self.ack() if problem is None else self.retry(error=problem)
+
+
+def failure_of(error: BaseException | str | None) -> JobFailure | None:
+    """The reason of a failure, of a bounded length."""
+    if error is None:
+        return None
+    if isinstance(error, str):
+        return JobFailure("", error[:ERROR_TEXT_MAX])
+    try:
+        text = str(error)
+    except Exception as wrong:  # noqa: BLE001 - an exception whose text cannot be made must not cost its job
+        text = f"its text cannot be made: {type(wrong).__name__}"
+    return JobFailure(type(error).__name__[:ERROR_TYPE_MAX], text[:ERROR_TEXT_MAX])
 
 
 class BaseMessage(ReceivedRecord, Generic[S]):

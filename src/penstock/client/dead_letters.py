@@ -29,6 +29,13 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     from_offset: int | None = None
     deliveries: int | None = None
     died_at_ms: int | None = None
+    worker: str | None = None
+    """The consumer that had it last."""
+    error_type: str | None = None
+    """Why it failed the last time, as far as a worker said so: the type of its exception, and the text."""
+    error_text: str | None = None
+    first_failure_ms: int | None = None
+    last_failure_ms: int | None = None
 
 
 def dead_letters(api: HttpApi, queue: str, limit: int) -> Iterator[DeadLetter]:

@@ -35,6 +35,8 @@ SETTLE_ACTIONS: Final[tuple[SettleAction, ...]] = ("accept", "retry", "reject", 
 RENEWALS_PER_LEASE: Final = 4
 OFFSETS_PER_FRAME: Final = 10_000
 """A broker takes frames of one megabyte; an offset on its own has at most 43 bytes in one."""
+FAILURES_PER_FRAME: Final = 100
+"""With up to 7,300 bytes each: characters may have six bytes in JSON."""
 
 
 class Credit(NamedTuple):
@@ -51,6 +53,13 @@ class Lease(NamedTuple):
     order: int
 
 
+class JobFailure(NamedTuple):
+    """Why a job is retried or rejected: the type and the text of an error."""
+
+    error_type: str
+    error_text: str
+
+
 class SettleEntry(NamedTuple):
     """One action on one job."""
 
@@ -58,6 +67,7 @@ class SettleEntry(NamedTuple):
     action: SettleAction
     promise: Promise | None
     order: int
+    failure: JobFailure | None = None
 
 
 class SettleRequest(NamedTuple):
@@ -88,6 +98,8 @@ class QueueConnection(SessionConnection):
         self.can_return = False
         """A broker that does not say whether a queue is exclusive does not know `return` either: it would close the
         connection."""
+        self.takes_failures = False
+        """Whether the broker takes the reasons of failures; an older one would close the connection."""
 
 
 class QueueSession(Session[Item]):
@@ -107,8 +119,10 @@ class QueueSession(Session[Item]):
         name: str = "",
         reconnect_timeout_s: float | None = None,
         last_problem: str = "",
+        max_attempts: int | None = None,
     ) -> None:
-        """`name`: the broker lists the consumer under it."""
+        """`name`: the broker lists the consumer under it. `max_attempts`: the session fails if the queue allows fewer
+        deliveries."""
         super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
         self._queue = queue
         self._topics = list(topics)
@@ -121,11 +135,20 @@ class QueueSession(Session[Item]):
         self._unanswered: dict[int, SettleRequest] = {}
         self._last_request = 0
         self.lost_leases = 0
+        self._max_attempts = max_attempts
+        self.delivery_limit: int | None = None
+        """How often the queue delivers a job; 0: without limit, None: not known."""
 
     # --- jobs in hand
 
     def settle(
-        self, item: Item, action: SettleAction, delay_ms: int | None, promise: Promise | None, now: float
+        self,
+        item: Item,
+        action: SettleAction,
+        delay_ms: int | None,
+        promise: Promise | None,
+        now: float,
+        failure: JobFailure | None = None,
     ) -> None:
         """Is sent with the next effects. The promise is resolved when the action is durable, or has failed."""
         node = self._nodes.get(item.connection_id)
@@ -138,7 +161,9 @@ class QueueSession(Session[Item]):
         else:
             del node.leases[tp][item.offset]
         key = tp, delay_ms if action == "retry" else None
-        node.pending.setdefault(key, []).append(SettleEntry(item.offset, action, promise, item.order))
+        node.pending.setdefault(key, []).append(
+            SettleEntry(item.offset, action, promise, item.order, failure)
+        )
 
     def take(self) -> Item | None:
         """The next job that this client still holds (3)."""
@@ -224,10 +249,26 @@ class QueueSession(Session[Item]):
         node.renew_at = now + step_s if node.renew_at is None else min(node.renew_at, now + step_s)
         node.other_nodes = [websocket_url(other.url) for other in frame.elsewhere if other.url]
         node.can_return = frame.exclusive is not None
+        node.takes_failures = frame.delivery_limit is not None
         credit = self._credit.exclusive if frame.exclusive else self._credit.shared
         if credit != node.credit and not self._is_draining:
             node.credit = credit
             self._send(node, compose("credit", credit=credit))
+        self._check_limit(frame.delivery_limit)
+
+    def _check_limit(self, limit: int | None) -> None:
+        """A worker that counts on more attempts than the queue allows is told so when it starts. If the limit is
+        lowered later, the queue's limit counts."""
+        is_first, self.delivery_limit = self.delivery_limit is None, limit
+        wanted = self._max_attempts
+        if is_first and limit and wanted is not None and wanted > limit:
+            self._end(
+                ClientError(
+                    f"max_attempts={wanted} of the worker is above the delivery limit of queue {self._queue!r}, "
+                    f"{limit}: jobs would be dead letters before. Raise it with client.admin.alter_queue("
+                    f"{self._queue!r}, max_deliveries={wanted}), or lower max_attempts"
+                )
+            )
 
     def _plan_reconnect(self, connection: SessionConnection, loss: ConnectionLoss, now: float) -> None:
         self._back_off(connection.node_url, now)
@@ -306,8 +347,10 @@ class QueueSession(Session[Item]):
             self._renew(node, now)
             pending, node.pending = node.pending, {}
             for (tp, delay_ms), entries in pending.items():
-                for start in range(0, len(entries), OFFSETS_PER_FRAME):
-                    self._send_settle(node, tp, delay_ms, entries[start : start + OFFSETS_PER_FRAME])
+                has_failures = any(entry.failure is not None for entry in entries)
+                step = FAILURES_PER_FRAME if has_failures else OFFSETS_PER_FRAME
+                for start in range(0, len(entries), step):
+                    self._send_settle(node, tp, delay_ms, entries[start : start + step])
 
     def _send_settle(
         self,
@@ -325,6 +368,9 @@ class QueueSession(Session[Item]):
             offsets = sorted({entry.offset for entry in entries if entry.action == action})
             if offsets:
                 fields[action] = ranges_of(offsets)
+        failures = [_failed(entry.offset, entry.failure) for entry in entries if entry.failure is not None]
+        if failures and isinstance(connection, QueueConnection) and connection.takes_failures:
+            fields["failures"] = failures
         frame = compose("settle", number=number, topic=tp.topic, partition=tp.partition, **fields)
         self._send(connection, frame)
 
@@ -380,6 +426,10 @@ class QueueSession(Session[Item]):
             f"{_job_name(tp, offset)} is settled already, or no longer this client's: its connection ended, or its "
             "lease ran out. Another consumer may have it"
         )
+
+
+def _failed(offset: int, failure: JobFailure) -> dict[str, object]:
+    return {"first": offset, "last": offset, **failure._asdict()}
 
 
 def _range_with(ranges: OffsetRanges, offset: int) -> tuple[int, int] | None:

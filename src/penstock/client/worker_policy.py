@@ -109,8 +109,10 @@ class WorkerJob(Protocol):
     @property
     def settled(self) -> bool: ...
     def ack(self) -> object: ...
-    def retry(self, delay: Seconds | None = None) -> object: ...
-    def reject(self) -> object: ...
+    @property
+    def is_last_delivery(self) -> bool: ...
+    def retry(self, delay: Seconds | None = None, *, error: BaseException | str | None = None) -> object: ...
+    def reject(self, *, error: BaseException | str | None = None) -> object: ...
 
 
 def conclude(job: WorkerJob, problem: Exception | None, policy: WorkerPolicy, random: Random) -> None:
@@ -124,9 +126,9 @@ def conclude(job: WorkerJob, problem: Exception | None, policy: WorkerPolicy, ra
         case "accept":
             job.ack()
         case "reject":
-            job.reject()
+            job.reject(error=problem)
         case _:
-            job.retry(delay=decision.delay_s)
+            job.retry(delay=decision.delay_s, error=problem)
 
 
 def reply_of(
@@ -134,7 +136,8 @@ def reply_of(
 ) -> OutgoingMessage | None:
     """The reply to a call, once its outcome is final: before the job is acked, because a worker that dies in between
     must rather reply twice than never."""
-    if problem is not None and not policy.gives_up(job.deliveries, problem):
+    is_final = job.is_last_delivery or problem is None or policy.gives_up(job.deliveries, problem)
+    if not is_final:
         return None
     if job.action == "retry":
         return None
@@ -145,7 +148,11 @@ def reply_of(
 
 def _log_failure(job: WorkerJob, problem: Exception, decision: Decision) -> None:
     """One line; with a traceback only for errors that were not raised on purpose."""
-    then = "rejected" if decision.action == "reject" else f"again in {decision.delay_s or 0:.1f} s"
+    then = f"again in {decision.delay_s or 0:.1f} s"
+    if decision.action == "reject":
+        then = "rejected"
+    elif job.is_last_delivery:
+        then = "the queue's delivery limit is reached: to the dead letters"
     has_trace = problem.__traceback__ is not None or problem.__cause__ is not None
     is_planned = isinstance(problem, (Retry, Reject)) or not has_trace
     log.warning(

@@ -398,12 +398,12 @@ class QueuePartition:
         return held
 
     def _settle(self, now_ms: int, kind: int, piece: Held, delay_ms: int | None) -> None:
-        chunk, start, stop, _ = piece
+        chunk, start, stop, lease = piece
         if kind == _RELEASE:
-            self._give_back(chunk, start, stop, now_ms, delay_ms)
+            self._give_back(chunk, start, stop, lease.member, now_ms, delay_ms)
         elif kind == _REJECT:
             for first, end, _ in runs(chunk.deliveries, start, stop):
-                self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED)
+                self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED, lease.member)
         else:
             self._table.finish(chunk, start, stop)
 
@@ -431,16 +431,16 @@ class QueuePartition:
             for start, stop in still_held(lease, chunk, index, end)
         ]
         for chunk, start, stop in held:
-            self._give_back(chunk, start, stop)
+            self._give_back(chunk, start, stop, lease.member)
 
     def _give_back(
-        self, chunk: Chunk, start: int, stop: int, now_ms: int = 0, delay_ms: int | None = 0
+        self, chunk: Chunk, start: int, stop: int, member: str, now_ms: int = 0, delay_ms: int | None = 0
     ) -> None:
         """Leased offsets become available again after a delay; None: after the queue's backoff."""
         limit, backoff = self._settings.delivery_limit, self._settings.retry_backoff
         for first, end, deliveries in runs(chunk.deliveries, start, stop):
             if 0 < limit <= deliveries:
-                self._dead_letter(chunk, first, end, DeadLetterReason.DELIVERY_LIMIT)
+                self._dead_letter(chunk, first, end, DeadLetterReason.DELIVERY_LIMIT, member)
                 continue
             delay = delay_ms
             if delay is None:
@@ -448,7 +448,9 @@ class QueuePartition:
             due_ms = now_ms + min(delay, MAX_DELAY_MS) if delay > 0 else None
             self._table.release(chunk, first, end, due_ms)
 
-    def _dead_letter(self, chunk: Chunk, start: int, stop: int, reason: DeadLetterReason) -> None:
+    def _dead_letter(
+        self, chunk: Chunk, start: int, stop: int, reason: DeadLetterReason, member: str | None = None
+    ) -> None:
         """Offsets with one delivery count go to the dead letters."""
         if not self._settings.dead_letters:
             self._table.finish(chunk, start, stop)
@@ -456,7 +458,7 @@ class QueuePartition:
         self._table.set_state(chunk, start, stop, _DEAD_STATES[reason])
         self._table.changed[chunk.number] = None
         first, last = chunk.base + start, chunk.base + stop - 1
-        self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason))
+        self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason, member))
 
     def _runs(self, chunk: Chunk, start: int, stop: int) -> Iterator[Run]:
         for index, end, state in runs(chunk.state, start, stop):

@@ -51,6 +51,8 @@ class DeadLetter(NamedTuple):
     last: int
     deliveries: int
     reason: DeadLetterReason
+    member: str | None = None
+    """The member that held them last; None if a restart found them."""
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.node.queues import Acknowledgement
+from penstock.node.queues.failures import MAX_FAILURES, Failure
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Job
@@ -43,6 +44,15 @@ class Work(Frame, frozen=True, kw_only=True, tag="work"):
     name: Annotated[str, Meta(max_length=249)] = ""
 
 
+class FailedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a worker retries or rejects jobs. Texts are cut by the queue."""
+
+    first: Number
+    last: Number
+    error_type: str = ""
+    error_text: str = ""
+
+
 class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     number: Number
     topic: str
@@ -52,6 +62,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
     reject: Ranges = []
     renew: Ranges = []
+    failures: Annotated[list[FailedRange], Meta(max_length=MAX_RANGES)] = []
     unbegun: Ranges = msgspec.field(default_factory=list, name="return")
 
     @property
@@ -80,6 +91,16 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
             for kind, ranges in kinds
             for one in ranges
         ]
+
+    def reasons(self) -> dict[int, Failure]:
+        """By offset, of those that are retried or rejected. Problem if a range is invalid."""
+        found: dict[int, Failure] = {}
+        for one in self.failures:
+            _checked((one.first, one.last))
+            if len(found) < MAX_FAILURES:
+                failure = Failure(one.error_type, one.error_text).cut()
+                found |= dict.fromkeys(range(one.first, one.last + 1)[:MAX_FAILURES], failure)
+        return found
 
     def returned(self) -> list[tuple[int, int]]:
         """Ranges that the worker has not begun. Problem if one is invalid."""

@@ -99,7 +99,7 @@ class Worker:
     async def settle(self, frame: Settle) -> None:
         """The response comes when the settlement is durable."""
         self._is_awake = True
-        acknowledgements, returned = frame.acknowledgements(), frame.returned()
+        acknowledgements, returned, reasons = frame.acknowledgements(), frame.returned(), frame.reasons()
         await self._answers.acquire()
         driver = self._drivers.get(frame.place)
         if driver is None:
@@ -111,7 +111,7 @@ class Worker:
         try:
             for at in range(0, max(1, len(acknowledgements)), SETTLED_AT_ONCE):
                 some = acknowledgements[at : at + SETTLED_AT_ONCE]
-                outcomes.append(driver.acknowledge(self.consumer, some))
+                outcomes.append(driver.acknowledge(self.consumer, some, reasons))
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
             refused = await self._return(driver, returned)
@@ -389,6 +389,7 @@ class Worker:
             "consumer": self.consumer,
             "lease_ms": config.record_lock_duration_ms,
             "exclusive": config.exclusive,
+            "delivery_limit": config.delivery_count_limit,
             "partitions": partitions,
             "standby": standby,
             "elsewhere": list(elsewhere),

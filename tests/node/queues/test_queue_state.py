@@ -16,6 +16,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
 from penstock.node.queues import driver as drivers
+from penstock.node.queues.failures import Failure
 from penstock.node.replication.partition import Partition
 from penstock.queue import AckKind, DeadLetter, QueueKey
 
@@ -169,14 +170,17 @@ def test_a_rejected_record_is_copied_whole_with_the_reason(tmp_path: Path) -> No
         if committed is not None:
             await committed
         await taken(driver)
-        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        reason = {0: Failure("ValueError", "no such user")}
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)], reason)
         await driver.settled()
+        assert driver.failures.get(0) is None
         letters = node.leader("jobs.dlq", 0)
         data = letters.read(letters.start_offset, EVERYTHING, end=letters.high_watermark, at_least_one=True)
         (letter,) = [record for at, _ in iter_headers(data) for record in read_records(data, at)]
         assert (letter.timestamp, letter.key, letter.value) == (1234567890123, b"key", b"value")
         headers = dict(letter.headers)
         assert headers.pop("penstock-dead-at")
+        assert headers.pop("penstock-dead-first-failure") == headers.pop("penstock-dead-last-failure")
         assert headers == {
             "colour": b"red",
             "penstock-dead-reason": b"rejected",
@@ -185,6 +189,9 @@ def test_a_rejected_record_is_copied_whole_with_the_reason(tmp_path: Path) -> No
             "penstock-dead-offset": b"0",
             "penstock-dead-group": b"workers",
             "penstock-dead-deliveries": b"1",
+            "penstock-dead-worker": MEMBER.encode(),
+            "penstock-dead-error-type": b"ValueError",
+            "penstock-dead-error-text": b"no such user",
         }
 
     asyncio.run(run(tmp_path, act))

@@ -141,6 +141,11 @@ class QueueConsumers:
         """The ids of connected consumers."""
         return [name for name, entry in self._entries.items() if entry.seen_ms is None]
 
+    def name_of(self, member: str) -> str | None:
+        """The name of a consumer that is listed."""
+        entry = self._by_member.get(member)
+        return entry.identity.name if entry is not None else None
+
     def attach(self, identity: ConsumerIdentity) -> None:
         """It is connected until `detach`, and holds leases under its id."""
         member = identity.consumer_id

@@ -6,6 +6,9 @@ their own, with headers that say why, where from and how often.
     penstock-dead-group        the queue
     penstock-dead-deliveries   how often it was delivered
     penstock-dead-at           when it was copied, milliseconds since 1970
+    penstock-dead-worker       the consumer that had it last
+    penstock-dead-error-type   why, as that consumer said: the type of its exception, with -text: its message
+    penstock-dead-first-failure, -last-failure   when, milliseconds since 1970: see `failures.py`
 
 A record may be copied twice if the node fails between the copy and the save that marks the record as done; topic,
 partition and offset identify such copies.
@@ -36,6 +39,15 @@ OFFSET = "penstock-dead-offset"
 GROUP = "penstock-dead-group"
 DELIVERIES = "penstock-dead-deliveries"
 AT = "penstock-dead-at"
+WORKER = "penstock-dead-worker"
+ERROR_TYPE = "penstock-dead-error-type"
+ERROR_TEXT = "penstock-dead-error-text"
+FIRST_FAILURE = "penstock-dead-first-failure"
+LAST_FAILURE = "penstock-dead-last-failure"
+HEADERS = frozenset(
+    {REASON, TOPIC, PARTITION, OFFSET, GROUP, DELIVERIES, AT, WORKER, ERROR_TYPE, ERROR_TEXT, FIRST_FAILURE}
+    | {LAST_FAILURE}
+)
 
 SUFFIX = ".dlq"
 COPY_BYTES = 512 * 1024
@@ -66,6 +78,7 @@ class DeadLetterWriter:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: name another one")
         for batch in self._copies(driver, letter):
             await self._forwarder.append(topic, index % topic.partitions, batch, caller=BROKER)
+        driver.failures.forget(letter.first, letter.last)
         self._tell(driver, letter)
 
     def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:
@@ -117,10 +130,25 @@ class DeadLetterWriter:
             GROUP: driver.key.group_id,
             DELIVERIES: str(letter.deliveries),
             AT: str(self._clock.wall_ms()),
+            **_failure(driver, letter, record.offset),
         }
-        kept = [(name, value) for name, value in record.headers if name not in added]
+        kept = [(name, value) for name, value in record.headers if name not in HEADERS]
         new = [(name, value.encode()) for name, value in added.items()]
         return record._replace(offset=number, headers=(*kept, *new))
+
+
+def _failure(driver: QueueDriver, letter: DeadLetter, offset: int) -> dict[str, str]:
+    """What is known about the failures of a message. A consumer that crashed has reported none, but had it last."""
+    found: dict[str, str] = {}
+    if letter.member is not None:
+        found[WORKER] = driver.failures.name_of(letter.member)
+    history = driver.failures.get(offset)
+    if history is not None:
+        found.setdefault(WORKER, history.worker)
+        found[FIRST_FAILURE], found[LAST_FAILURE] = str(history.first_ms), str(history.last_ms)
+        if history.failure is not None:
+            found[ERROR_TYPE], found[ERROR_TEXT] = history.failure
+    return found
 
 
 def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:

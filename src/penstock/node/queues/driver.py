@@ -25,6 +25,7 @@ from penstock.node.clock import Clock, SteadyClock
 from penstock.node.queues.consumers import QueueConsumers
 from penstock.node.queues.dead_letter_copier import DeadLetterCopier
 from penstock.node.queues.exclusive_consumer import ConsumerLock, Holder
+from penstock.node.queues.failures import NO_FAILURES, FailureLog, Failures
 from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.start_position import first_offset, is_of_another_log, settings_of
@@ -106,6 +107,7 @@ class QueueDriver:
         self._consumers = WaitingConsumers()
         self._lock = ConsumerLock(self._tell_holder)
         self.consumers = consumers or QueueConsumers()
+        self.failures = FailureLog(self.consumers.name_of)
         self._listener = CommitListener(self._committed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._loop.create_task(self._open())
@@ -259,9 +261,11 @@ class QueueDriver:
         self._after()
         return delivery
 
-    def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[None]:
+    def acknowledge(
+        self, member: str, batches: Sequence[Acknowledgement], failures: Failures = NO_FAILURES
+    ) -> asyncio.Future[None]:
         """Done when it is durable; KafkaError if it is not. NotLeased: the member does not hold some of the ranges (any
-        more); the others are durable by then."""
+        more); the others are durable by then. `failures`: why messages are released or rejected."""
         self._check_leads()
         now_ms = self.now_ms
         self._tick(now_ms)
@@ -279,6 +283,7 @@ class QueueDriver:
             else:
                 self.stats.count_settled(batch.first, batch.last, batch.kinds)
                 self.consumers.count_settled(member, batch, now_ms)
+                self.failures.settled(now_ms, member, batch, failures)
         error = not_leased(refused) if refused else None
         if waits:
             self._saver.add_waiting(future, error)
@@ -359,6 +364,7 @@ class QueueDriver:
 
     def release(self, member: str) -> None:
         """A consumer has gone: its messages become available to others."""
+        self.failures.gone(member)
         self.consumers.detach(member)
         if self.is_open:
             now_ms = self.now_ms

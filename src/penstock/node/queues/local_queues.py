@@ -25,6 +25,7 @@ from penstock.node.calls.messages.queues import (
 )
 from penstock.node.queues.consumers import ConsumerIdentity, Interface, bounded_id
 from penstock.node.queues.driver import QueueDriver
+from penstock.node.queues.failures import Failure
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
 from penstock.node.replication.partition_table import PartitionTable
@@ -211,7 +212,7 @@ class LocalQueues:
         if not rows:
             return SettleResult(late)
         try:
-            await driver.acknowledge(request.consumer, list(_ranges(rows)))
+            await driver.acknowledge(request.consumer, list(_ranges(rows)), _failures(rows))
         except NotLeased as refused:
             wrong = {offset for first, last in refused.ranges for offset in range(first, last + 1)}
             rows = [row for row in rows if row.offset in wrong]
@@ -226,7 +227,7 @@ class LocalQueues:
         rows, late = _held(driver, request, rows)  # again: other requests had their turn since
         single = [_acknowledgement(row, row.offset) for row in rows]
         try:
-            await driver.acknowledge(request.consumer, single)
+            await driver.acknowledge(request.consumer, single, _failures(rows))
         except NotLeased as refused:
             message = "it is not (any more) leased to this consumer"
             return [*late, *((first, refused.code, message) for first, _ in refused.ranges)]
@@ -383,7 +384,8 @@ def _ranges(rows: Sequence[Settlement]) -> Iterable[Acknowledgement]:
     start = 0
     for at in range(1, len(ordered) + 1):
         before = ordered[at - 1]
-        if at < len(ordered) and ordered[at] == Settlement(before.offset + 1, before.kind, before.delay_ms):
+        wanted = before.offset + 1, before.kind, before.delay_ms
+        if at < len(ordered) and (ordered[at].offset, ordered[at].kind, ordered[at].delay_ms) == wanted:
             continue
         yield _acknowledgement(ordered[start], before.offset)
         start = at
@@ -391,6 +393,10 @@ def _ranges(rows: Sequence[Settlement]) -> Iterable[Acknowledgement]:
 
 def _acknowledgement(row: Settlement, last: int) -> Acknowledgement:
     return Acknowledgement(row.offset, last, bytes([row.kind]), row.delay_ms)
+
+
+def _failures(rows: Sequence[Settlement]) -> dict[int, Failure]:
+    return {row.offset: Failure(*row.failure) for row in rows if row.failure is not None}
 
 
 def leaderless(group_id: str) -> KafkaError:

@@ -84,6 +84,11 @@ class LetterOut(RecordOut, frozen=True, kw_only=True):
     from_offset: int | None
     deliveries: int | None
     died_at_ms: int | None
+    worker: str | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+    first_failure_ms: int | None = None
+    last_failure_ms: int | None = None
 
 
 class LetterList(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,5 +340,10 @@ def _letter_out(letter: Letter, encoding: Encoding) -> LetterOut:
         from_offset=letter.number(dead_letter_headers.OFFSET),
         deliveries=letter.number(dead_letter_headers.DELIVERIES),
         died_at_ms=letter.number(dead_letter_headers.AT),
+        worker=letter.mark(dead_letter_headers.WORKER),
+        error_type=letter.mark(dead_letter_headers.ERROR_TYPE),
+        error_text=letter.mark(dead_letter_headers.ERROR_TEXT),
+        first_failure_ms=letter.number(dead_letter_headers.FIRST_FAILURE),
+        last_failure_ms=letter.number(dead_letter_headers.LAST_FAILURE),
         **msgspec.structs.asdict(record_out(letter.record, encoding)),
     )

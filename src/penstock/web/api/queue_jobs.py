@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
@@ -25,6 +25,7 @@ from penstock.node.calls.messages.queues import (
     Settlement,
     SettleRequest,
 )
+from penstock.node.queues.failures import MAX_TEXT, MAX_TYPE
 from penstock.queue import AckKind
 from penstock.types import Caller, GroupId, Operation
 from penstock.web.api.dead_letters import QueueParams
@@ -46,6 +47,10 @@ ConsumerName = Annotated[str, Meta(min_length=1, max_length=249)]
 ReceiptText = Annotated[str, Meta(min_length=1, max_length=3_000)]
 """Two names of 249 characters, of up to four bytes each, in base64."""
 Receipts = Annotated[list[ReceiptText], Meta(max_length=MAX_JOBS)]
+
+
+ErrorType = Annotated[str, Meta(max_length=MAX_TYPE)]
+ErrorText = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,10 +83,21 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`delay_ms`: by default what the queue's settings say."""
+    """`delay_ms`: by default what the queue's settings say. `error_type` and `error_text` say why, for the dead
+    letter."""
 
     receipt: ReceiptText
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    error_type: ErrorType = ""
+    error_text: ErrorText = ""
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`error_type` and `error_text` say why, for the dead letter."""
+
+    receipt: ReceiptText
+    error_type: ErrorType = ""
+    error_text: ErrorText = ""
 
 
 class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +105,7 @@ class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     accept: Receipts = []
     retry: Annotated[list[Retry], Meta(max_length=MAX_JOBS)] = []
-    reject: Receipts = []
+    reject: Annotated[list[ReceiptText | Rejection], Meta(max_length=MAX_JOBS)] = []
     renew: Receipts = []
 
 
@@ -228,11 +244,12 @@ class QueueJobs:
         queue = call.params.queue
         told = _settlements(call.body)
         groups: dict[JobReceipt, dict[int, tuple[str, Settlement]]] = {}
-        for text, receipt, kind, delay_ms in told:
+        for row, receipt in told:
             offsets = groups.setdefault(msgspec.structs.replace(receipt, offset=0), {})
             if receipt.offset in offsets:
-                raise wrong("accept", f"receipt {text} is there more than once")
-            offsets[receipt.offset] = text, Settlement(receipt.offset, kind, delay_ms)
+                raise wrong("accept", f"receipt {row.text} is there more than once")
+            settlement = Settlement(receipt.offset, row.kind, row.delay_ms, row.failure)
+            offsets[receipt.offset] = row.text, settlement
         work = (self._settle_some(queue, like, rows, call.caller) for like, rows in groups.items())
         refused = [row for rows in await asyncio.gather(*work) for row in rows]
         answer = Settled(settled=len(told) - len(refused), refused=refused)
@@ -289,18 +306,35 @@ def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
     return ErrorFacts(code="outcome_unknown", message=message)
 
 
-def _settlements(body: SettleJobs) -> list[tuple[str, JobReceipt, AckKind, int | None]]:
-    rows: list[tuple[str, AckKind, int | None, str]]
-    rows = [(text, AckKind.ACCEPT, None, f"accept[{at}]") for at, text in enumerate(body.accept)]
+class _Told(NamedTuple):
+    """One receipt of a request, and what is to be done with its job."""
+
+    text: str
+    field: str
+    kind: AckKind
+    delay_ms: int | None = None
+    failure: tuple[str, str] | None = None
+
+
+def _settlements(body: SettleJobs) -> list[tuple[_Told, JobReceipt]]:
+    rows = [_Told(text, f"accept[{at}]", AckKind.ACCEPT) for at, text in enumerate(body.accept)]
     rows += [
-        (one.receipt, AckKind.RELEASE, one.delay_ms, f"retry[{at}].receipt")
+        _Told(one.receipt, f"retry[{at}].receipt", AckKind.RELEASE, one.delay_ms, _failure(one))
         for at, one in enumerate(body.retry)
     ]
-    rows += [(text, AckKind.REJECT, None, f"reject[{at}]") for at, text in enumerate(body.reject)]
-    rows += [(text, AckKind.RENEW, None, f"renew[{at}]") for at, text in enumerate(body.renew)]
+    for at, one in enumerate(body.reject):
+        if isinstance(one, Rejection):
+            rows.append(_Told(one.receipt, f"reject[{at}].receipt", AckKind.REJECT, failure=_failure(one)))
+        else:
+            rows.append(_Told(one, f"reject[{at}]", AckKind.REJECT))
+    rows += [_Told(text, f"renew[{at}]", AckKind.RENEW) for at, text in enumerate(body.renew)]
     if not rows:
         raise wrong("accept", "nothing to settle: expected receipts in accept, retry, reject or renew")
-    return [(text, _receipt(text, field), kind, delay_ms) for text, kind, delay_ms, field in rows]
+    return [(row, _receipt(row.text, row.field)) for row in rows]
+
+
+def _failure(one: Retry | Rejection) -> tuple[str, str] | None:
+    return (one.error_type, one.error_text) if one.error_type or one.error_text else None
 
 
 def _receipt(text: str, field: str) -> JobReceipt:

@@ -57,6 +57,8 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     kind: int
     delay_ms: int | None = None
+    failure: tuple[str, str] | None = None
+    """Why it is released or rejected: the type and the text of an error."""
 
 
 class DeliveryId(msgspec.Struct, frozen=True, array_like=True):
