@@ -65,6 +65,11 @@ def test_a_seeded_bug_is_found(mutant: Mutant) -> None:
     assert seeds_to_detection(mutant) is not None
 
 
+def test_a_replica_may_acknowledge_the_prefix_that_it_has_installed() -> None:
+    """The prefix ends with a control entry, and the replica's log begins at the same offset without it."""
+    assert run_seed(73_000_073).failure is None
+
+
 def test_a_lone_voter_may_commit_and_give_up_within_one_event() -> None:
     """Its disk is full: it is elected by itself, commits what it has, and cannot begin its term."""
     assert run_seed(700_096).failure is None

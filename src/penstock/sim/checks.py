@@ -282,13 +282,15 @@ class Witness:
                     f"which told {self._told.get((replica, one.core.term))}",
                 )
             other = self._disks.running(replica)
-            # Committed entries may have been compacted, on either side.
+            if other is None or other.core.term != one.core.term or self.rotten in (replica, one.me):
+                continue
+            # Prefixes were committed. Committed entries may have been compacted, on either side.
             checked = max(
-                one.log.entries.first_index, self.end_index if self.committed_keys is not None else 0
+                one.log.entries.first_index,
+                min(other.log.entries.first_index, self.end_index),
+                self.end_index if self.committed_keys is not None else 0,
             )
-            if peer.match_index <= max(known[1] if known[0] == now[0] else 0, checked) or (
-                other is None or other.core.term != one.core.term or self.rotten in (replica, one.me)
-            ):
+            if peer.match_index <= max(known[1] if known[0] == now[0] else 0, checked):
                 continue
             start = one.log.entries.floor(peer.match_index - 1)
             entry = next(entries_of(one.log, start, peer.match_index))
