@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -71,7 +71,7 @@ FutureT = TypeVar("FutureT")
 """The result of `publish_soon`: a future of Stored, or a coroutine of one."""
 
 
-class BaseClient(HandlerRegistry, ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
+class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
     """A client connects when it is first used. It must be closed; closing it twice is fine."""
 
     _queue_type: type[QueueT]

@@ -1,21 +1,23 @@
 """The handlers of an application, registered by decorators: workers of queues, and schedules."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
-from typing import Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from penstock.client.arguments import Seconds, as_seconds, queue_and_topics
 from penstock.client.errors import ClientError
 from penstock.client.forks import ForkGuard
 from penstock.client.schedules import Schedule, Ticks, cron_ticks, interval_ticks, new_schedule
+from penstock.client.worker_counts import JobCounter, WorkerCounts
 from penstock.client.worker_policy import WorkerOptions, WorkerPlan, WorkerPolicy, plan_worker
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
 NO_NAME: Final = ""
 
 
-class HandlerRegistry:
+class HandlerRegistry(ABC):
     """`worker`, `every` and `cron`."""
 
     _awaits_handlers: bool
@@ -24,6 +26,7 @@ class HandlerRegistry:
         self._guard = ForkGuard()
         self._plans: list[WorkerPlan] = []
         self._schedules: list[Schedule] = []
+        self._counter = JobCounter()
 
     def worker(
         self,
@@ -130,6 +133,31 @@ class HandlerRegistry:
             return handler
 
         return register
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Asks `run` to end, and returns at once. If it is called before `run`, that ends as soon as it has begun."""
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether a worker or a schedule is registered."""
+        return bool(self._plans)
+
+    def described_workers(self) -> list[dict[str, Any]]:
+        """The registered workers, for people: queue, topics, handler and concurrency."""
+        return [
+            {
+                "queue": plan.group,
+                "topics": list(plan.topics),
+                "handler": getattr(plan.handler, "__qualname__", repr(plan.handler)),
+                "concurrency": plan.concurrency,
+            }
+            for plan in self._plans
+        ]
+
+    def worker_counts(self) -> WorkerCounts:
+        """How many jobs the workers of this client have done, and how many they work on."""
+        return self._counter.counts()
 
     def _check_plans(self) -> None:
         self._guard.check()

@@ -75,8 +75,9 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
             replies.listen(reply_topic)
         call = replies.begin()
         try:
-            message = self._call_message(call.call_id, topic, reply_topic, data, key, headers, timeout_s)
-            self._publish(message, max(deadline - time.monotonic(), 0.0))
+            left_s = max(deadline - time.monotonic(), 0.0)
+            message = self._call_message(call.call_id, topic, reply_topic, data, key, headers, left_s)
+            self._publish(message, left_s)
             return call.reply.result(max(deadline - time.monotonic(), 0.0))
         except TimeoutError:
             raise call_timed_out(topic, timeout_s) from None
@@ -109,7 +110,8 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
     def _run(self, grace_s: float) -> bool:
         events = self._events
         pools = [
-            WorkerPool(plan, self._open_worker_queue, events.put, self._send_reply) for plan in self._plans
+            WorkerPool(plan, self._open_worker_queue, events.put, self._send_reply, self._counter)
+            for plan in self._plans
         ]
         problem = None
         try:

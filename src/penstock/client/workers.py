@@ -9,6 +9,7 @@ from random import Random
 from penstock.client.handler_timeouts import TimeoutMonitor
 from penstock.client.publishing import OutgoingMessage
 from penstock.client.streams import Job, Queue
+from penstock.client.worker_counts import JobCounter
 from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
@@ -32,8 +33,10 @@ class WorkerPool:
         open_queue: OpenQueue,
         on_end: Callable[[BaseException | None], None],
         send_reply: Callable[[OutgoingMessage], None],
+        counter: JobCounter,
     ) -> None:
         self.plan = plan
+        self._counter = counter
         self._send_reply = send_reply
         self._on_end = on_end
         self._random = Random()
@@ -77,8 +80,12 @@ class WorkerPool:
         is_replaced = False
         try:
             for job in self._queue:
-                if not self._handle(job):
-                    is_replaced = True
+                self._counter.begin()
+                try:
+                    is_replaced = not self._handle(job)
+                finally:
+                    self._counter.end(job.action)
+                if is_replaced:
                     break
         except BaseException as problem:  # noqa: BLE001 - SystemExit, or a bug of ours: `run` raises it
             error = problem

@@ -115,16 +115,17 @@ class AsyncClient(
         by default the topic's name with .replies appended; it is created if it does not exist."""
         data, timeout_s = payload(value, json), as_seconds("timeout", timeout)
         replies, reply_topic = self._open_replies(), reply_topic or f"{topic}.replies"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(deadline):
                 if not replies.listens_to(reply_topic):
                     await call_in_thread(replies.listen, reply_topic)
                 call = replies.begin()
                 try:
-                    message = self._call_message(
-                        call.call_id, topic, reply_topic, data, key, headers, timeout_s
-                    )
-                    await self._publish(message, timeout_s)
+                    left_s = max(deadline - loop.time(), 0.0)
+                    message = self._call_message(call.call_id, topic, reply_topic, data, key, headers, left_s)
+                    await self._publish(message, left_s)
                     return await asyncio.wrap_future(call.reply)
                 finally:
                     replies.end(call)
@@ -182,7 +183,7 @@ class AsyncClient(
     async def _run(self, stop: "asyncio.Future[BaseException | None]", grace_s: float) -> bool:
         self._failures.clear()
         pools = [
-            AsyncWorkerPool(plan, self._open_worker_queue, self._end_run, self._send_reply)
+            AsyncWorkerPool(plan, self._open_worker_queue, self._end_run, self._send_reply, self._counter)
             for plan in self._plans
         ]
         try:

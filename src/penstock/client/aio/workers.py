@@ -8,6 +8,7 @@ from random import Random
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.publishing import OutgoingMessage
+from penstock.client.worker_counts import JobCounter
 from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
@@ -28,8 +29,10 @@ class AsyncWorkerPool:
         open_queue: Callable[[WorkerPlan], AsyncQueue],
         on_end: Callable[[BaseException | None], None],
         send_reply: Callable[[OutgoingMessage], Awaitable[None]],
+        counter: JobCounter,
     ) -> None:
         self.plan = plan
+        self._counter = counter
         self._send_reply = send_reply
         self._on_end = on_end
         self._random = Random()
@@ -61,7 +64,11 @@ class AsyncWorkerPool:
         ended: BaseException | None = None
         try:
             async for job in self._queue:
-                await self._handle(job)
+                self._counter.begin()
+                try:
+                    await self._handle(job)
+                finally:
+                    self._counter.end(job.action)
         except asyncio.CancelledError:
             raise
         except BaseException as problem:  # noqa: BLE001 - SystemExit, or a bug of ours: `run` raises it
