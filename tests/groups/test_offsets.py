@@ -344,6 +344,14 @@ def test_an_offset_with_an_expiry_of_its_own_expires_then(harness: GroupHarness,
     assert set(harness.offsets()) == {TopicPartition("orders", 1)}
 
 
+def test_the_longest_retention_that_a_client_can_ask_for_is_stored(
+    harness: GroupHarness, alice: Client
+) -> None:
+    alice.commits(partition=0, retention_ms=2**63 - 1)
+    assert harness.restarted().offsets() == harness.offsets()
+    assert set(harness.offsets()) == {TopicPartition("orders", 0)}
+
+
 def test_an_expiry_that_could_not_be_stored_is_tried_again(harness: GroupHarness, alice: Client) -> None:
     alice.commits()
     harness.disk = "full"

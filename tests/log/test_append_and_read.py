@@ -1,10 +1,13 @@
 """Appended batches are read back: offsets, order, limits of a read."""
 
+from pathlib import Path
+
 import pytest
 
 from penstock.batch import iter_headers, read_header
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log import Disk, Log
+from penstock.log.os_disk import OsDisk
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, NOW_MS, append, batch, config, flush, offsets, records, stored
 
@@ -226,6 +229,23 @@ def test_a_long_log_keeps_few_files_open(disk: Disk) -> None:
     assert offsets(log) == list(range(40))
     open_files = [segment for segment in log.files.segments.segments if segment._file is not None]
     assert len(open_files) <= 5
+
+
+def test_a_folder_with_the_longest_name_is_deleted_and_made_again(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    names = [f"topics/{'t' * 244}{tail}-0" for tail in ("", "aaaaa", "bbbbb")]
+    names.append(f"topics/{'t' * 249}-10000")
+    removals = []
+    for name in names * 2:
+        log = Log.open(disk, name, config())
+        assert append(log, b"new").base_offset == 0
+        removals.append(log.destroy())
+    aside = disk.list_dir("topics")
+    assert len(aside) == len(removals)
+    assert all(name.endswith(".deleted") and len(name) <= 255 for name in aside)
+    for remove in removals:
+        remove()
+    assert disk.list_dir("topics") == []
 
 
 def test_destroying_frees_the_name_at_once(disk: Disk) -> None:

@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests read before the first one is answered; clients themselves stop at 5 to 100."""
     fetch_max_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 55 * MEBIBYTE
     """One Fetch response, whatever the client asks for; Kafka's default is 55 MiB."""
+    max_response_rows: Annotated[int, Meta(ge=1)] = 300_000
+    """Partitions, configs or members in one Kafka response; all of max_topics and max_partitions fit."""
     max_client_memory_bytes: Annotated[int, Meta(ge=MEBIBYTE)] = 1024 * MEBIBYTE
     """Requests and responses of all clients together; past it those that hold most are closed."""
     idle_timeout_ms: Annotated[int, Meta(ge=1)] = 600_000

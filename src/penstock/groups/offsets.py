@@ -42,6 +42,9 @@ from penstock.groups.values import (
 )
 from penstock.types import TopicPartition
 
+LAST_TIMESTAMP_MS = 2**63 - 1
+"""The most that an offset's record can hold; a client may ask for a longer retention."""
+
 
 class Offsets:
     """Decides on offsets and on the end of groups."""
@@ -97,7 +100,7 @@ class Offsets:
         accepted: dict[TopicPartition, CommittedOffset] = {}
         coming = sum(partition not in group.offsets for partition in group.offsets_in_flight)
         remaining = self._shared.limits.max_group_offsets - len(group.offsets) - coming
-        expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
+        expire_ms = min(now_ms + request.retention_ms, LAST_TIMESTAMP_MS) if request.retention_ms >= 0 else -1
         for each in request.offsets:
             partition = TopicPartition(each.topic, each.partition)
             known = (

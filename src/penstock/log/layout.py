@@ -123,6 +123,20 @@ CALLERS_OWN = 1
 CONTROL_HEAD = Struct(">Biq")
 
 
+FILE_NAME_BYTES_MAX = 255
+"""The most of Linux' and macOS' file systems. Folders of partitions have up to 255: 249 of the topic, and its index."""
+KEPT_OF_END = 16
+
+
+def name_aside(folder: str, suffix: str) -> str:
+    """The name that a partition's folder gets when it is moved out of the way, shortened in the middle if needed. Names
+    that were shortened may be equal: check that the name is free."""
+    most = FILE_NAME_BYTES_MAX - len(suffix)
+    if len(folder) > most:
+        folder = f"{folder[: most - KEPT_OF_END - 1]}~{folder[-KEPT_OF_END:]}"
+    return folder + suffix
+
+
 def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 

@@ -31,7 +31,7 @@ from penstock.log.disk import Disk
 from penstock.log.entry_view import EntryView
 from penstock.log.flush import Flushes
 from penstock.log.flush_state import FlushState
-from penstock.log.layout import DELETED_SUFFIX
+from penstock.log.layout import DELETED_SUFFIX, name_aside
 from penstock.log.log_files import LogFiles
 from penstock.log.maintenance import Maintenance
 from penstock.log.producers import ProducerStates
@@ -316,7 +316,8 @@ class Log:
 
     def _rename_aside(self) -> str:
         disk, number = self.files.disk, 0
-        while disk.exists(aside := f"{self.path}.{number}{DELETED_SUFFIX}"):
+        parent, _, folder = self.path.rpartition("/")
+        while disk.exists(aside := f"{parent}/{name_aside(folder, f'.{number}{DELETED_SUFFIX}')}"):
             number += 1
         if disk.exists(self.path):
             disk.rename(self.path, aside)

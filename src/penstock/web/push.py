@@ -37,6 +37,7 @@ from penstock.web.websocket_frames import (
     FrameReceiver,
     check_may_read,
     endpoint_url,
+    has_ended,
     refuse_socket,
     upgrade_required,
 )
@@ -230,6 +231,8 @@ class _Connection:
 
     async def _end(self, code: str, message: str, notice: ControlFrame | None = None) -> None:
         """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
+        if has_ended(self._socket):
+            return
         if notice is None and code == "inactive":
             notice = {"type": "inactive", "reason": "ack_timeout", "message": message}
         elif notice is None and code == "unsubscribed":

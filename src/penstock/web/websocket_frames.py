@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
@@ -39,6 +39,11 @@ async def refuse_path(socket: WebSocket) -> None:
     """Refuses a WebSocket at any other path; Starlette's own response would be 403."""
     message = f"there is no WebSocket at {socket.url.path}: there are /v1/push and /v1/work"
     await socket.send_denial_response(error_response(Problem(404, "not_found", message)))
+
+
+def has_ended(socket: WebSocket) -> bool:
+    """Whether a send has failed or the close was sent: Starlette takes one more send for a bug."""
+    return socket.application_state is WebSocketState.DISCONNECTED
 
 
 def upgrade_required(path: str, page: str) -> Response:

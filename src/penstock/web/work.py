@@ -23,7 +23,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
-from penstock.web.websocket_frames import FrameReceiver, check_may_read, refuse_socket, upgrade_required
+from penstock.web.websocket_frames import (
+    FrameReceiver,
+    check_may_read,
+    has_ended,
+    refuse_socket,
+    upgrade_required,
+)
 from penstock.web.websocket_protocol import READY, text_frame
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
 from penstock.web.worker import PATH, Ended, Worker
@@ -123,6 +129,8 @@ class _Connection:
 
     async def _end(self, code: str, message: str) -> None:
         """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
+        if has_ended(self._socket):
+            return
         notice = {"type": "error", "code": code, "message": message}
         with suppress(TimeoutError, WebSocketDisconnect):
             async with asyncio.timeout(CLOSE_SECONDS):

@@ -9,6 +9,8 @@ from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.names import repeated
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import alter_configs as plain
 from penstock.kafka.wire.messages import incremental_alter_configs as incremental
 from penstock.kafka.wire.messages.describe_configs import (
@@ -40,19 +42,23 @@ Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
 async def describe_configs(
     context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
+    rows = ResponseRows(context)
     return DescribeConfigsResponse(
-        results=[_describe(context, resource, request) for resource in request.resources]
+        results=[await _describe(context, resource, request, rows) for resource in request.resources]
     )
 
 
-def _describe(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+async def _describe(
+    context: RequestContext,
+    resource: DescribeConfigsResource,
+    request: DescribeConfigsRequest,
+    rows: ResponseRows,
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         # Kafka answers all configs for null; clients that send an empty list mean the same.
         entries = _entries(context, resource, resource.configuration_keys or None)
-        result.configs = [_row(entry, request) for entry in entries]
+        result.configs = await rows.build(partial(_row, request), entries)
     except KafkaError as mistake:
         result.error_code, result.error_message = mistake.code, mistake.message
     return result
@@ -75,7 +81,7 @@ def _entries(
     return describe_broker(broker, names)
 
 
-def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -153,11 +159,15 @@ async def incremental_alter_configs(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     responses = []
+    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
         row = incremental.AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        await _change(row, context.node, partial(_alteration, context, resource), request.validate_only)
+        make: Callable[[], Decision] = partial(_alteration, context, resource)
+        if (resource.resource_type, resource.resource_name) in twice:
+            make = _refuse_twice
+        await _change(row, context.node, make, request.validate_only)
         responses.append(row)
     return incremental.IncrementalAlterConfigsResponse(responses=responses)
 
@@ -166,13 +176,21 @@ async def alter_configs(
     context: RequestContext, request: plain.AlterConfigsRequest
 ) -> plain.AlterConfigsResponse:
     responses = []
+    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
         row = plain.AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        await _change(row, context.node, partial(_replacement, context, resource), request.validate_only)
+        make: Callable[[], Decision] = partial(_replacement, context, resource)
+        if (resource.resource_type, resource.resource_name) in twice:
+            make = _refuse_twice
+        await _change(row, context.node, make, request.validate_only)
         responses.append(row)
     return plain.AlterConfigsResponse(responses=responses)
+
+
+def _refuse_twice() -> Decision:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
 
 
 async def _change(

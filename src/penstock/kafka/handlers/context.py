@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.cluster import ClusterState, Topic
+from penstock.kafka.handlers.names import Names
 from penstock.node import Node, Partition
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
 
@@ -32,6 +33,10 @@ class Api(NamedTuple):
     on_cluster: Operation = Operation.UNKNOWN
     controller: bool = False
     """Whether only the controller can answer; other nodes forward the request to it."""
+    names: tuple[Names, ...] = ()
+    """The lists of a request in which repeated names are merged."""
+    large: bool = False
+    """Whether responses may be large, so that they are encoded off the event loop."""
     handler: Handler = _not_loaded
 
 

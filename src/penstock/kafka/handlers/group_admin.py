@@ -2,6 +2,7 @@
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -45,7 +46,8 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
 
 
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    groups = [_describe(context, group_id) for group_id in request.groups]
+    rows = ResponseRows(context)
+    groups = [await _describe(context, group_id, rows) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
@@ -54,10 +56,12 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) -> DescribedGroup:
     try:
         context.check_group(group_id)
         group = context.node.groups.describe(group_id)
+        rows.reserve(1 + (len(group.members) if group is not None else 0))
+        await rows.pause(1 + (len(group.members) if group is not None else 0))
     except KafkaError as mistake:
         return DescribedGroup(
             group_id=group_id, group_state=DEAD, error_code=mistake.code, error_message=mistake.message

@@ -6,6 +6,7 @@ from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -116,8 +117,9 @@ def _code(
 
 
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    rows = ResponseRows(context)
     if context.api_version >= MANY_GROUPS_SINCE_VERSION:
-        groups = [_fetch_group(context, group) for group in request.groups]
+        groups = [await _fetch_group(context, group, rows) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
@@ -125,7 +127,8 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             OffsetFetchRequestTopics(name=row.name, partition_indexes=row.partition_indexes)
             for row in request.topics
         ]
-    group = _fetch_group(context, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+    wanted = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    group = await _fetch_group(context, wanted, rows)
     if group.error_code:  # before version 2 only partitions can carry it
         group.topics = [_refused_topic(topic, ErrorCode(group.error_code)) for topic in topics or ()]
     return OffsetFetchResponse(
@@ -149,12 +152,16 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     )
 
 
-def _fetch_group(context: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _fetch_group(
+    context: RequestContext, wanted: OffsetFetchRequestGroup, rows: ResponseRows
+) -> OffsetFetchResponseGroup:
     by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
     partitions = None if wanted.topics is None or by_id else _named_partitions(wanted.topics)
     try:
         context.check_group(wanted.group_id)
         committed = context.node.groups.committed(wanted.group_id, partitions)
+        rows.reserve(1 + len(committed))
+        await rows.pause(1 + len(committed))
     except KafkaError as mistake:
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
     topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)

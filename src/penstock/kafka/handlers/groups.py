@@ -8,6 +8,7 @@ from uuid import uuid4
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.groups import JoinRequest, JoinResult, LeavingMember, Protocol, SyncRequest
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -39,7 +40,10 @@ async def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     if context.api_version >= MANY_COORDINATORS_SINCE_VERSION:
-        found = [await _find(context, key, request.key_type) for key in request.coordinator_keys]
+        rows, found = ResponseRows(context), []
+        for key in request.coordinator_keys:
+            found.append(await _find(context, key, request.key_type))
+            await rows.pause()
         return FindCoordinatorResponse(coordinators=found)
     one = await _find(context, request.key, request.key_type)
     return FindCoordinatorResponse(

@@ -1,8 +1,11 @@
 """Metadata and DescribeTopicPartitions: the topics there are and the leaders of their partitions."""
 
+from functools import partial
+
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.describe_topic_partitions import (
     Cursor,
@@ -33,12 +36,12 @@ PAGE_PARTITIONS_MAX = 2000
 
 
 async def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    node = context.node
+    node, rows = context.node, ResponseRows(context)
     wanted = request.topics
     if wanted is None or (not wanted and context.api_version == ALL_TOPICS_BY_EMPTY_LIST_VERSION):
-        topics = [_describe(node, topic) for topic in context.visible_topics()]
+        topics = [await _describe(context, topic, rows) for topic in context.visible_topics()]
     else:
-        topics = [await _find(context, topic, request.allow_auto_topic_creation) for topic in wanted]
+        topics = [await _find(context, topic, request.allow_auto_topic_creation, rows) for topic in wanted]
     if request.include_topic_authorized_operations:
         _add_operations(context, topics)
     if node.is_cut_off and any(_lacks_leader(topic) for topic in topics):
@@ -71,7 +74,7 @@ def _lacks_leader(topic: MetadataResponseTopic) -> bool:
 
 
 async def _find(
-    context: RequestContext, wanted: MetadataRequestTopic, may_create: bool
+    context: RequestContext, wanted: MetadataRequestTopic, may_create: bool, rows: ResponseRows
 ) -> MetadataResponseTopic:
     """One topic as asked for, created first where client and node allow that."""
     try:
@@ -82,11 +85,12 @@ async def _find(
             if missing.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not may_create:
                 raise
             topic = await _create(context, wanted.name or "")
-        return _describe(context.node, topic)
+        return await _describe(context, topic, rows)
     except KafkaError as mistake:
         code = mistake.code
     except StorageError:
         code = ErrorCode.KAFKA_STORAGE_ERROR
+    await rows.pause()
     return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=wanted.topic_id, partitions=[])
 
 
@@ -101,14 +105,16 @@ async def _create(context: RequestContext, name: str) -> Topic:
     return topic
 
 
-def _describe(node: Node, topic: Topic) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=[_describe_partition(node, topic, index) for index in range(topic.partitions)],
+async def _describe(context: RequestContext, topic: Topic, rows: ResponseRows) -> MetadataResponseTopic:
+    described = MetadataResponseTopic(
+        error_code=ErrorCode.NONE, name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal
     )
+    try:
+        describe = partial(_describe_partition, context.node, topic)
+        described.partitions = await rows.build(describe, range(topic.partitions))
+    except KafkaError as too_many:
+        described.error_code = too_many.code
+    return described
 
 
 def _describe_partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:

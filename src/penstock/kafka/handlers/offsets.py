@@ -4,9 +4,12 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.names import repeated
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -37,16 +40,27 @@ response: most wait 10 s or more for one."""
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     await _flush_first(context, request)
-    isolation = Isolation.from_wire(request.isolation_level)
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[_list_one(context, topic.name, wanted, isolation) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+    isolation, rows = Isolation.from_wire(request.isolation_level), ResponseRows(context)
+    twice = repeated(
+        (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     )
+    answers: list[ListOffsetsTopicResponse] = []
+    for topic in request.topics:
+        answer = ListOffsetsTopicResponse(name=topic.name)
+        for wanted in topic.partitions:
+            if (topic.name, wanted.partition_index) in twice:
+                answer.partitions.append(_repeated(wanted))
+            else:
+                answer.partitions.append(_list_one(context, topic.name, wanted, isolation))
+            await rows.pause()
+        answers.append(answer)
+    return ListOffsetsResponse(topics=answers)
+
+
+def _repeated(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    """Kafka refuses a partition that a request names twice."""
+    code = ErrorCode.INVALID_REQUEST
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
 
 
 async def _flush_first(context: RequestContext, request: ListOffsetsRequest) -> None:
@@ -119,11 +133,12 @@ def _locate(partition: Partition, timestamp: int, limit: Offset) -> tuple[int, i
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    rows = ResponseRows(context)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_end_of_epoch(context, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=await rows.build(partial(_end_of_epoch, context, topic.topic), topic.partitions),
             )
             for topic in request.topics
         ]

@@ -2,6 +2,7 @@
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -16,30 +17,32 @@ NO_SEQUENCE, NO_TIMESTAMP = -1, -1
 NO_TRANSACTION, NO_COORDINATOR_EPOCH = -1, -1
 
 
-def describe_producers(
+async def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
+    rows = ResponseRows(context)
     topics = [
         TopicResponse(
             name=topic.name,
-            partitions=[_describe(context, topic.name, index) for index in topic.partition_indexes],
+            partitions=[
+                await _describe(context, topic.name, index, rows) for index in topic.partition_indexes
+            ],
         )
         for topic in request.topics
     ]
     return DescribeProducersResponse(topics=topics)
 
 
-def _describe(context: RequestContext, topic: str, index: int) -> PartitionResponse:
+async def _describe(context: RequestContext, topic: str, index: int, rows: ResponseRows) -> PartitionResponse:
     try:
         partition = context.led_partition(topic, index, ANY_EPOCH)
+        producers = await rows.build(_state, list(partition.log.producers.rows()))
+        await rows.pause()
     except KafkaError as refused:
         return PartitionResponse(
             partition_index=index, error_code=refused.code, error_message=refused.message
         )
-    rows = partition.log.producers.rows()
-    return PartitionResponse(
-        partition_index=index, error_code=ErrorCode.NONE, active_producers=[_state(row) for row in rows]
-    )
+    return PartitionResponse(partition_index=index, error_code=ErrorCode.NONE, active_producers=producers)
 
 
 def _state(row: ProducerRow) -> ProducerState:

@@ -8,9 +8,10 @@ should not wait for APIs that the test never calls.
 
 import importlib
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.kafka.handlers.context import Api
+from penstock.kafka.handlers.context import Api, Handler, RequestContext
+from penstock.kafka.handlers.names import Names
 from penstock.kafka.wire import ApiKey
 from penstock.types import Operation
 
@@ -18,30 +19,78 @@ READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE,
 ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
+_INDEXES = Names("partitions")
+_PARTITIONS = Names("partitions", ("partition_index",))
+_FETCHED = Names("topics", ("topic", "topic_id"), Names("partitions", ("partition",)))
+_OFFSETS = Names("topics", ("name", "topic_id"), Names("partition_indexes"))
+_GROUP_OFFSETS = (
+    Names("topics", ("name",), Names("partition_indexes")),
+    Names("groups", ("group_id",), _OFFSETS),
+)
+_CONFIGS = Names("resources", ("resource_type", "resource_name"), Names("configuration_keys"))
+_SHARED = Names("groups", ("group_id",), Names("topics", ("topic_name",), _INDEXES))
+
 # Produce starts at version 0 although versions below 3 are answered with an error (their record format is gone): older
 # librdkafka turns compression off when the minimum is higher.
 _TABLE: dict[ApiKey, Api] = {
     ApiKey.PRODUCE: Api(0, 13, "produce", on_topic=WRITE),
-    ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ),
-    ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE),
-    ApiKey.METADATA: Api(0, 13, "metadata", on_topic=DESCRIBE),
-    ApiKey.OFFSET_COMMIT: Api(2, 10, "group_offsets", on_topic=READ, on_group=READ),
-    ApiKey.OFFSET_FETCH: Api(1, 10, "group_offsets", on_topic=DESCRIBE, on_group=DESCRIBE),
-    ApiKey.FIND_COORDINATOR: Api(0, 6, "groups", on_group=DESCRIBE),
+    ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ, names=(_FETCHED,)),
+    ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE, large=True),
+    ApiKey.METADATA: Api(
+        0, 13, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("topic_id", "name")),), large=True
+    ),
+    ApiKey.OFFSET_COMMIT: Api(
+        2,
+        10,
+        "group_offsets",
+        on_topic=READ,
+        on_group=READ,
+        names=(Names("topics", ("name", "topic_id"), _PARTITIONS),),
+        large=True,
+    ),
+    ApiKey.OFFSET_FETCH: Api(
+        1, 10, "group_offsets", on_topic=DESCRIBE, on_group=DESCRIBE, names=_GROUP_OFFSETS, large=True
+    ),
+    ApiKey.FIND_COORDINATOR: Api(
+        0, 6, "groups", on_group=DESCRIBE, names=(Names("coordinator_keys"),), large=True
+    ),
     ApiKey.JOIN_GROUP: Api(0, 9, "groups", on_group=READ),
     ApiKey.HEARTBEAT: Api(0, 4, "groups", on_group=READ),
     ApiKey.LEAVE_GROUP: Api(0, 5, "groups", on_group=READ),
     ApiKey.SYNC_GROUP: Api(0, 5, "groups", on_group=READ),
-    ApiKey.DESCRIBE_GROUPS: Api(0, 6, "group_admin", on_group=DESCRIBE),
-    ApiKey.LIST_GROUPS: Api(0, 5, "group_admin", on_group=DESCRIBE),
+    ApiKey.DESCRIBE_GROUPS: Api(0, 6, "group_admin", on_group=DESCRIBE, names=(Names("groups"),), large=True),
+    ApiKey.LIST_GROUPS: Api(
+        0,
+        5,
+        "group_admin",
+        on_group=DESCRIBE,
+        names=(Names("states_filter"), Names("types_filter")),
+        large=True,
+    ),
     ApiKey.API_VERSIONS: Api(0, 4, "api_versions"),
     ApiKey.CREATE_TOPICS: Api(2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True),
     ApiKey.DELETE_TOPICS: Api(1, 6, "topics", on_topic=DELETE, controller=True),
-    ApiKey.DELETE_RECORDS: Api(0, 2, "topics", on_topic=DELETE),
+    ApiKey.DELETE_RECORDS: Api(
+        0, 2, "topics", on_topic=DELETE, names=(Names("topics", ("name",), _PARTITIONS),)
+    ),
     ApiKey.INIT_PRODUCER_ID: Api(0, 5, "produce", on_cluster=Operation.IDEMPOTENT_WRITE),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, "offsets", on_topic=DESCRIBE),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
+        2,
+        4,
+        "offsets",
+        on_topic=DESCRIBE,
+        names=(Names("topics", ("topic",), Names("partitions", ("partition",))),),
+        large=True,
+    ),
     ApiKey.DESCRIBE_CONFIGS: Api(
-        1, 4, "configs", on_topic=DESCRIBE_CONFIGS, on_group=DESCRIBE_CONFIGS, on_cluster=DESCRIBE_CONFIGS
+        1,
+        4,
+        "configs",
+        on_topic=DESCRIBE_CONFIGS,
+        on_group=DESCRIBE_CONFIGS,
+        on_cluster=DESCRIBE_CONFIGS,
+        names=(_CONFIGS,),
+        large=True,
     ),
     ApiKey.ALTER_CONFIGS: Api(
         0,
@@ -53,10 +102,19 @@ _TABLE: dict[ApiKey, Api] = {
         controller=True,
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, "placement", on_cluster=ALTER),
-    ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, "cluster", on_cluster=DESCRIBE),
+    ApiKey.DESCRIBE_LOG_DIRS: Api(
+        1, 4, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
+    ),
     ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True),
-    ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE),
-    ApiKey.ELECT_LEADERS: Api(0, 2, "placement", on_cluster=ALTER, controller=True),
+    ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE, names=(Names("groups_names"),)),
+    ApiKey.ELECT_LEADERS: Api(
+        0,
+        2,
+        "placement",
+        on_cluster=ALTER,
+        controller=True,
+        names=(Names("topic_partitions", ("topic",), _INDEXES),),
+    ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
         0,
         1,
@@ -67,21 +125,59 @@ _TABLE: dict[ApiKey, Api] = {
         controller=True,
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, "placement", on_cluster=ALTER, controller=True),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0, "placement", on_cluster=DESCRIBE, controller=True),
-    ApiKey.OFFSET_DELETE: Api(0, 0, "group_offsets", on_topic=READ, on_group=DELETE),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
+        0,
+        0,
+        "placement",
+        on_cluster=DESCRIBE,
+        controller=True,
+        names=(Names("topics", ("name",), Names("partition_indexes")),),
+    ),
+    ApiKey.OFFSET_DELETE: Api(
+        0,
+        0,
+        "group_offsets",
+        on_topic=READ,
+        on_group=DELETE,
+        names=(Names("topics", ("name",), _PARTITIONS),),
+    ),
     ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
     ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
-    ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, "producers", on_topic=READ),
+    ApiKey.DESCRIBE_PRODUCERS: Api(
+        0,
+        0,
+        "producers",
+        on_topic=READ,
+        names=(Names("topics", ("name",), Names("partition_indexes")),),
+        large=True,
+    ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, "consumer_groups", on_group=READ),
     ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, "metadata", on_topic=DESCRIBE),
-    ApiKey.SHARE_GROUP_HEARTBEAT: Api(1, 1, "share_groups", on_topic=DESCRIBE, on_group=READ),
-    ApiKey.SHARE_GROUP_DESCRIBE: Api(1, 1, "share_groups", on_topic=DESCRIBE, on_group=DESCRIBE),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
+        0, 0, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("name",)),), large=True
+    ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: Api(
+        1, 1, "share_groups", on_topic=DESCRIBE, on_group=READ, names=(Names("subscribed_topic_names"),)
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: Api(
+        1, 1, "share_groups", on_topic=DESCRIBE, on_group=DESCRIBE, names=(Names("group_ids"),), large=True
+    ),
     ApiKey.SHARE_FETCH: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
     ApiKey.SHARE_ACKNOWLEDGE: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(0, 1, "share_offsets", on_topic=DESCRIBE, on_group=DESCRIBE),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(0, 0, "share_offsets", on_topic=READ, on_group=READ),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(0, 0, "share_offsets", on_topic=READ, on_group=DELETE),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(
+        0, 1, "share_offsets", on_topic=DESCRIBE, on_group=DESCRIBE, names=(_SHARED,), large=True
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(
+        0,
+        0,
+        "share_offsets",
+        on_topic=READ,
+        on_group=READ,
+        names=(Names("topics", ("topic_name",), _PARTITIONS),),
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(
+        0, 0, "share_offsets", on_topic=READ, on_group=DELETE, names=(Names("topics", ("topic_name",)),)
+    ),
 }
 
 
@@ -101,7 +197,19 @@ def find_api(api_key: int) -> Api | None:
     except (KeyError, ValueError):
         return None
     module = importlib.import_module(f"penstock.kafka.handlers.{row.module}")
-    return row._replace(handler=getattr(module, ApiKey(api_key).name.lower()))
+    handler: Handler = getattr(module, ApiKey(api_key).name.lower())
+    return row._replace(handler=_merging(row.names, handler) if row.names else handler)
+
+
+def _merging(lists: tuple[Names, ...], handler: Handler) -> Handler:
+    """The handler, called after repeated names were merged."""
+
+    def merge_and_handle(context: RequestContext, request: Any) -> Any:
+        for names in lists:
+            names.merge(request)
+        return handler(context, request)
+
+    return merge_and_handle
 
 
 def advertised() -> list[Advertised]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import SharedTopic, ShareGroupDescription, ShareHeartbeat, ShareMemberDescription
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import share_group_describe as describing
 from penstock.kafka.wire.messages import share_group_heartbeat as beating
 from penstock.types import ResourceType
@@ -59,7 +60,8 @@ def _assigned(topics: Iterable[SharedTopic]) -> beating.Assignment:
 async def share_group_describe(
     context: RequestContext, request: describing.ShareGroupDescribeRequest
 ) -> describing.ShareGroupDescribeResponse:
-    groups = [_describe(context, group_id) for group_id in request.group_ids]
+    rows = ResponseRows(context)
+    groups = [await _describe(context, group_id, rows) for group_id in request.group_ids]
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
@@ -68,13 +70,15 @@ async def share_group_describe(
     return describing.ShareGroupDescribeResponse(groups=groups)
 
 
-def _describe(context: RequestContext, group_id: str) -> describing.DescribedGroup:
+async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) -> describing.DescribedGroup:
     try:
         context.check_group(group_id)
         group = context.node.queues.share_groups.describe(group_id)
         if group is None:
             message = f"there is no share group {group_id!r}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        rows.reserve(1 + len(group.members))
+        await rows.pause(1 + len(group.members))
         for name in {name for member in group.members for name in member.topics}:
             context.check_topic_name(name)
     except KafkaError as mistake:

@@ -12,6 +12,7 @@ from penstock.config import Limits
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
+from penstock.kafka.handlers.rows import encode_off_loop
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, encode_response
 from penstock.node import Node
@@ -146,11 +147,20 @@ class KafkaListener:
         )
         if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
             return self._forward(context, header, frame)
+        if api.large:
+            return self._answer_large(context, header, frame)
         response: Message | Coroutine[None, None, Message | Buffers | None] | None
         response = api.handler(context, decode_request(header, frame))
         if isinstance(response, Message):
             return encode_response(header.api_key, version, header.correlation_id, response)
         return response
+
+    async def _answer_large(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview
+    ) -> Message | Buffers | None:
+        response = context.api.handler(context, decode_request(header, frame))
+        answer: Message = await response if inspect.isawaitable(response) else response
+        return await encode_off_loop(header, answer)
 
     async def _forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview

@@ -16,6 +16,7 @@ from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Log
 from penstock.log.disk import Disk
+from penstock.log.layout import name_aside
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node.clock import Clock
 from penstock.node.replication.multi_raft import MultiRaft
@@ -281,7 +282,10 @@ class PartitionTable:
         self._disk.make_dir(ORPHANS)
         # The name of the folder itself must be on the disk before files move there: they may be the only copy.
         self._disk.sync_dir("")
-        self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
+        now_ms = self._clock.wall_ms()
+        while self._disk.exists(aside := f"{ORPHANS}/{name_aside(folder, f'.{now_ms}')}"):
+            now_ms += 1
+        self._disk.rename(f"{self._topics_dir}/{folder}", aside)
         for changed in (ORPHANS, self._topics_dir):
             self._disk.sync_dir(changed)
         log.warning(
