@@ -138,12 +138,13 @@ def test_nothing_is_lost_and_nothing_is_duplicated_in_parquet_when_the_driver_di
 
 
 def where_the_first_batch_begins(queries: Queries) -> list[int]:
-    """By partition, for the query from the end. That batch must have records: only then is there something to lose."""
+    """By partition, for the query from the end. On a busy machine this batch may have no record, and then the records
+    after it are those that could be lost."""
     end = planned(queries.checkpoint("news"), 0)
     begins, ends = (
         [end[part][queries.news][str(index)] for index in range(PARTITIONS)] for part in ("since", "topics")
     )
-    assert 0 <= sum(begins) < sum(ends)
+    assert 0 <= sum(begins) <= sum(ends)
     return begins
 
 
