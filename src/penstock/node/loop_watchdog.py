@@ -47,6 +47,7 @@ class LoopWatchdog:
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
+        self._thread.join()  # it waits for nothing but this
 
     def _expect_beat(self) -> None:
         self._due = time.monotonic() + BEAT_SECONDS
