@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, Producer
-from starlette.testclient import TestClient
+from httpx import ASGITransport
 
 from penstock import Broker
 
@@ -75,14 +76,22 @@ def test_celery_tasks_as_jobs(broker: Broker) -> None:
 def test_the_fastapi_recipe_with_workers_beside_and_inside(broker: Broker, inside: bool) -> None:
     page = run_page("fastapi.md", broker)
     app, charged = page["app"], page["charged"]
-    with TestClient(app) as web:
-        assert web.post("/orders/one?cents=100").status_code == 202
-        assert web.post("/orders/one?cents=100").status_code == 202
-        assert web.post("/orders/two?cents=100").status_code == 202
+
+    async def order() -> None:
+        async with (
+            page["lifespan"](app),
+            httpx.AsyncClient(transport=ASGITransport(app), base_url="http://shop") as web,
+        ):
+            for number in ("one", "one", "two"):
+                assert (await web.post(f"/orders/{number}?cents=100")).status_code == 202
+
+    async def work_inside() -> None:
+        async with page["with_workers"](app):
+            await asyncio.to_thread(wait_for, lambda: len(charged) == 2)
+
+    asyncio.run(order())
     if inside:
-        app.router.lifespan_context = page["with_workers"]
-        with TestClient(app):
-            wait_for(lambda: len(charged) == 2)
+        asyncio.run(work_inside())
     else:
         with page["client"] as client:
             stop_when(client, lambda: len(charged) == 2)
