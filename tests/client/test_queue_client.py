@@ -125,12 +125,12 @@ def test_an_unsettled_job_goes_to_the_next_consumer(client: Client, topic: str, 
 
 
 def test_leases_are_renewed_while_jobs_are_unsettled(client: Client, topic: str, group: str) -> None:
-    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "1000"})
+    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "3000"})
     fill(client, topic, 1)
     with client.queue(topic, group=group) as slow:
         [job] = take(slow, 1)
         with client.queue(topic, group=group) as other:
-            assert other.receive(2.5) is None, "the lease of one second was not renewed"
+            assert other.receive(3.5) is None, "the lease of three seconds was not renewed"
         assert not job.lost
         job.ack().wait(SOON)
 
