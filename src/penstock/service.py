@@ -16,6 +16,7 @@ from penstock.log import DataFolder, Disk
 from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.loop_watchdog import LoopWatchdog
 from penstock.node.subscriptions import Subscriptions
 from penstock.types import NO_EVENTS
 from penstock.version import VERSION
@@ -47,6 +48,7 @@ class Service:
         self._web_starting: asyncio.Task[None] | None = None
         self._status_log: StatusLog | None = None
         self._declaring: asyncio.Task[None] | None = None
+        self._watchdog: LoopWatchdog | None = None
         self.kafka_address = config.kafka
         self.http_address = config.http
         self.cluster_address = config.cluster
@@ -76,6 +78,8 @@ class Service:
             await self._listener.start(kafka_socket)
             await self._open_http()
             self._declare()
+            self._watchdog = LoopWatchdog(node.metrics)
+            self._watchdog.start()
         except BaseException:
             kafka_socket.close()
             if self._cluster_socket is not None:
@@ -156,6 +160,8 @@ class Service:
     async def stop(self) -> None:
         """Hands over the partitions that the node leads, stops accepting requests, flushes, closes. Safe after a failed
         start."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if self._declaring is not None:
             self._declaring.cancel()
             await asyncio.wait({self._declaring})

@@ -121,6 +121,7 @@ def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     node.bytes_in, node.bytes_out = 11, 22
     node.connections, node.connections_total = 3, 9
     node.loop_lag_seconds = 0.25
+    node.slow_turns = 2
     found = scrape(snapshot(node, flush_cycles=4, flush_seconds=0.5))
     assert found[labelled("penstock_flush_seconds_count")] == 4
     assert found[labelled("penstock_flush_seconds_sum")] == 0.5
@@ -129,6 +130,7 @@ def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     assert found[labelled("penstock_connections")] == 3
     assert found[labelled("penstock_connections_accepted_total")] == 9
     assert found[labelled("penstock_event_loop_lag_seconds")] == 0.25
+    assert found[labelled("penstock_event_loop_slow_turns_total")] == 2
     assert found[labelled("penstock_start_time_seconds")] == 1000.0
 
 

@@ -233,3 +233,16 @@ def test_stop_closes_the_port_also_with_an_idle_caller() -> None:
             await asyncio.open_connection("127.0.0.1", number)
 
     run(scenario)
+
+
+def test_requests_that_are_not_http_share_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", number)
+                writer.write(b"not HTTP\r\n\r\n")
+                assert (await asyncio.wait_for(reader.read(), 30)).startswith(b"HTTP/1.1 400")
+                writer.close()
+
+    run(scenario)
+    assert 1 <= len([line for line in caplog.messages if "Invalid HTTP" in line]) < 10

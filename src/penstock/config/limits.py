@@ -94,6 +94,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP connection without a request is closed; behind a proxy, set it longer than there."""
     max_http_body_bytes: Annotated[int, Meta(ge=KIBIBYTE, le=1024 * MEBIBYTE)] = 8 * MEBIBYTE
     """One body on the HTTP port: a few of the largest batches that a topic takes by default."""
+    max_http_body_chunks: Annotated[int, Meta(ge=1)] = 8_192
+    """Chunks of one body with Transfer-Encoding chunked: each takes 10 µs, however small it is."""
     http_body_timeout_ms: Annotated[int, Meta(ge=1)] = 30_000
     """How long a body may take to arrive: 8 MiB in that time are 2 Mbit a second."""
     max_http_memory_bytes: Annotated[int, Meta(ge=MEBIBYTE)] = 256 * MEBIBYTE

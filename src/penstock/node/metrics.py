@@ -28,6 +28,7 @@ class NodeMetrics:
         "connections_total",
         "elections_won",
         "loop_lag_seconds",
+        "slow_turns",
         "started_seconds",
     )
 
@@ -39,6 +40,7 @@ class NodeMetrics:
         self.connections_total = 0
         self.elections_won = 0
         self.loop_lag_seconds = 0.0
+        self.slow_turns = 0
         self.apis: dict[int, ApiMetrics] = {}
 
     def request_done(self, api_key: int, seconds: float, error: bool) -> None:

@@ -65,6 +65,9 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge(
         "event_loop_lag_seconds", "How late the event loop ran its last timer", snapshot.loop_lag_seconds
     )
+    yield _counter(
+        "event_loop_slow_turns", "Times that one piece of work held the loop over 250 ms", snapshot.slow_turns
+    )
     yield _gauge("offline_partitions", "Partitions that could not be opened", snapshot.offline_partitions)
     yield _gauge("scrape_loop_seconds", "Event loop time that this scrape cost", snapshot.snapshot_seconds)
     yield SummaryMetricFamily(

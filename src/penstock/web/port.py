@@ -12,6 +12,8 @@ Limits on clients:
     a body                      read only by operations that take one, up to a size and a time (`api.bodies`); uvicorn
                                 stops reading from the socket at 64 KB. The rest of a body that is too large is read and
                                 discarded for a few seconds, so that its sender reads the response
+    a body in small chunks      limits.max_http_body_chunks, then the request is refused and the connection closed, also
+                                if the operation takes no body
     two lengths                 refused (`app.OneLength`)
     a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is closed;
                                 large responses wait outside the socket's buffer, where they are counted (`api.routing`)
@@ -37,6 +39,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.node import Node
+from penstock.node.limited_log import LimitedLog
 from penstock.types import EventSink
 from penstock.web import websocket_protocol
 from penstock.web.app import build_app
@@ -62,7 +65,12 @@ class WebPort:
         most = min(node.config.limits.max_http_connections, _files_for_connections())
         idle_seconds = node.config.limits.http_idle_timeout_ms / 1000
         protocol: Any = partial(
-            BoundedProtocol, max_connections=most, idle_seconds=idle_seconds, events=node.events
+            BoundedProtocol,
+            max_connections=most,
+            max_chunks=node.config.limits.max_http_body_chunks,
+            idle_seconds=idle_seconds,
+            events=node.events,
+            logger=_LimitedLogger(log, LimitedLog(log, asyncio.get_running_loop().time)),
         )
         socket_protocol: Any = partial(websocket_protocol.BoundedSocket, events=node.events)
         self._app = build_app(node)
@@ -153,6 +161,39 @@ class _EmbeddedServer(uvicorn.Server):
         await self._stopping.wait()
 
 
+class _LimitedLogger(logging.LoggerAdapter[logging.Logger]):
+    """Uvicorn warns of every request that is not HTTP: clients must not fill the disk with such lines."""
+
+    def __init__(self, logger: logging.Logger, warnings: LimitedLog) -> None:
+        super().__init__(logger, {})
+        self.level = logger.level
+        self._warnings = warnings
+
+    def warning(self, msg: object, *args: object, **options: Any) -> None:
+        self._warnings.warn(str(msg), str(msg) % args if args else str(msg))
+
+
+class ChunkLimit(h11.Connection):
+    """The server's side of a connection, which refuses bodies in too many chunks. A body of 300,000 chunks of one byte
+    comes in a few reads of the socket, and each chunk is an event that takes the event loop's time."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(h11.SERVER, MAX_HEADER_BYTES)
+        self._most = most
+        self._chunks = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            if self._chunks > self._most:
+                message = f"a body of more than limits.max_http_body_chunks={self._most} chunks"
+                raise h11.RemoteProtocolError(message, error_status_hint=413)
+        elif isinstance(event, h11.Request):
+            self._chunks = 0
+        return event
+
+
 _arrivals = itertools.count()
 """Numbers connections in their order; the event loop's clock is too coarse for that."""
 
@@ -161,10 +202,18 @@ class BoundedProtocol(H11Protocol):
     """One HTTP connection, with limits."""
 
     def __init__(
-        self, *args: Any, max_connections: int, idle_seconds: float, events: EventSink, **settings: Any
+        self,
+        *args: Any,
+        max_connections: int,
+        max_chunks: int,
+        idle_seconds: float,
+        events: EventSink,
+        logger: Any,
+        **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self.logger = log
+        self.conn = ChunkLimit(max_chunks)
+        self.logger = logger
         self.access_log = False
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
@@ -219,6 +268,14 @@ class BoundedProtocol(H11Protocol):
             self._idle_timer.cancel()
         self._tell("closed", "it becomes a WebSocket")
         super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses a request that is not HTTP or exceeds a limit, unless its response has begun."""
+        self._why_closed = "an invalid request"
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -71,6 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     connections_total: int
     loop_lag_seconds: float
+    slow_turns: int
     apis: tuple[ApiFigures, ...]
     partitions: tuple[PartitionFigures, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
@@ -117,6 +118,7 @@ def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
         connections=counters.connections,
         connections_total=counters.connections_total,
         loop_lag_seconds=counters.loop_lag_seconds,
+        slow_turns=counters.slow_turns,
         apis=tuple(_apis(counters)),
     )
 

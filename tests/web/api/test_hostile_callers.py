@@ -6,19 +6,22 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import h11
 import httpx
+import msgspec
 import pytest
 
 from penstock import Broker
 from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.web import port
-from penstock.web.api import bodies
+from penstock.web.api import bodies, routing
 from penstock.web.api.bodies import MemoryBudget
 from penstock.web.api.problems import Problem
+from penstock.web.api.publishing import MAX_RECORDS, Publication
 from penstock.web.api.routing import SegmentRoute
 
 Unique = Callable[[str], str]
@@ -145,6 +148,49 @@ def test_a_chunked_body_is_refused_once_it_exceeds_the_limit() -> None:
         refused = client.post(PUBLISH, content=chunks, headers=JSON)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
         assert client.get("/v1/topics").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_body_in_too_many_chunks_ends_the_connection_and_no_other(method: str) -> None:
+    with limited(max_http_body_chunks=100) as client, connect(client) as sock:
+        lines = f"{method} {PUBLISH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        sock.sendall(f"{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            sock.sendall(b"1\r\nx\r\n" * 5_000)
+            while sock.recv(65536):
+                pass
+        assert client.get("/v1/topics").status_code == 200
+
+
+def test_chunks_are_counted_for_each_request_and_only_those_of_its_body() -> None:
+    connection = port.ChunkLimit(3)
+    connection.receive_data(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert isinstance(connection.next_event(), h11.Request)
+    for piece in (b"2\r\nx", b"x\r\n", b"1\r\nx\r\n", b"1\r\nx\r\n"):
+        connection.receive_data(piece)
+        assert isinstance(connection.next_event(), h11.Data)
+    connection.receive_data(b"1\r\nx\r\n")
+    with pytest.raises(h11.RemoteProtocolError, match="max_http_body_chunks=3"):
+        connection.next_event()
+
+
+def test_too_many_records_are_refused_before_any_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[object] = []
+    decode = msgspec.json.decode
+
+    def counting(data: bytes, *, type: Any) -> Any:
+        decoded.append(type)
+        return decode(data, type=type)
+
+    monkeypatch.setattr(msgspec.json, "decode", counting)
+    body = b'{"records": [' + b",".join([b'{"value": 1}'] * (MAX_RECORDS + 1)) + b"]}"
+    with pytest.raises(Problem) as refused:
+        routing.decode(body, Publication)
+    assert (refused.value.status, refused.value.field) == (400, "records")
+    assert str(MAX_RECORDS) in refused.value.message
+    assert Publication not in decoded
+    most = b'{"records": [' + b",".join([b'{"value": 1}'] * MAX_RECORDS) + b"]}"
+    assert len(routing.decode(most, Publication).records) == MAX_RECORDS
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])

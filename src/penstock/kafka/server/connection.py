@@ -11,6 +11,7 @@ while the client does not read its responses, and one that never does is closed 
 
 import asyncio
 import logging
+import re
 import socket
 import struct
 import time
@@ -37,6 +38,8 @@ Response = Coroutine[None, None, Message | Buffers | None]
 WRITE_HIGH_WATER = 512 * 1024
 """Bytes that wait in user space for a client before nothing new is started for it."""
 
+
+_DIGITS = re.compile("[0-9]+")
 
 LINGER_NOT = struct.pack("ii", 1, 0)
 
@@ -182,9 +185,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.waiting_bytes + queued + sum(slot.held_bytes for slot in self._slots) + unsent
 
     def close(self, reason: str) -> None:
-        """Closes because of a client's mistake, with one log line."""
+        """Closes because of a client's mistake, with one log line for many connections with the same mistake."""
         if not self.closed and self._transport is not None:
-            log.warning("closing %s: %s", self.peer, reason)
+            self._listener.warnings.warn(_DIGITS.sub("#", reason), f"closing {self.peer}: {reason}")
             self.closed = True
             self.why_closed = reason
             self._queue.clear()

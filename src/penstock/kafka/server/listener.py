@@ -18,6 +18,7 @@ from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, 
 from penstock.node import Node
 from penstock.node.calls import CONTROLLER, methods
 from penstock.node.frames import SCRATCH_SIZE
+from penstock.node.limited_log import LimitedLog
 from penstock.types import Caller
 
 log = logging.getLogger("penstock.kafka")
@@ -41,6 +42,7 @@ class KafkaListener:
         self.max_connections = min(self.limits.max_connections, _files_for_connections())
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
+        self.warnings = LimitedLog(log, self.loop.time)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None

@@ -26,12 +26,12 @@ from types import MappingProxyType
 from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
 from penstock.node.frames import SCRATCH_SIZE
+from penstock.node.limited_log import LimitedLog
 from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
 from penstock.node.peers.hello import ANY_NODE, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
-from penstock.node.peers.limited_log import LimitedLog
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
 

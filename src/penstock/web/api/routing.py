@@ -294,6 +294,8 @@ def decode(data: bytes, wanted: type[T]) -> T:
             raise Problem(400, "invalid_body", "the body is empty: expected a JSON object")
         data = b"{}"
     try:
+        if len(data) >= OFFLOAD_FROM_BYTES:
+            check_lengths(data, cast(Hashable, wanted))
         return msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as trouble:
         raise as_field_problem(trouble, wanted) from None
@@ -301,6 +303,41 @@ def decode(data: bytes, wanted: type[T]) -> T:
         raise Problem(400, "invalid_body", f"the body is not JSON: {trouble}") from None
     except RecursionError:
         raise Problem(400, "invalid_body", "the body is nested too deeply: send it flatter") from None
+
+
+def check_lengths(data: bytes, wanted: Any) -> None:
+    """ValidationError for a list with more elements than the struct takes. msgspec checks that only when it has decoded
+    them all, and holds the interpreter's lock meanwhile; this only finds where each element ends."""
+    outline = _outline(wanted)
+    if outline is not None:
+        counted = msgspec.json.decode(data, type=outline)
+        for name, most in _longest(wanted).items():
+            if len(getattr(counted, name) or ()) > most:
+                raise msgspec.ValidationError(f"Expected `array` of length <= {most} - at `$.{name}`")
+
+
+@cache
+def _outline(wanted: Any) -> type[msgspec.Struct] | None:
+    """A struct with the bounded lists of `wanted`, whose elements are not decoded."""
+    fields = [(name, list[msgspec.Raw] | None, None) for name in _longest(wanted)]
+    return msgspec.defstruct(f"{wanted.__name__}Outline", fields) if fields else None
+
+
+@cache
+def _longest(wanted: Any) -> dict[str, int]:
+    """The most elements of each bounded list, by its name in JSON."""
+    info = msgspec.inspect.type_info(wanted)
+    assert isinstance(info, msgspec.inspect.StructType)
+    lists = ((field.encode_name, _array(field.type)) for field in info.fields)
+    return {name: each.max_length for name, each in lists if each is not None and each.max_length is not None}
+
+
+def _array(kind: msgspec.inspect.Type) -> msgspec.inspect.ListType | None:
+    while isinstance(kind, msgspec.inspect.Metadata):
+        kind = kind.type
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return next((found for each in kind.types if (found := _array(each)) is not None), None)
+    return kind if isinstance(kind, msgspec.inspect.ListType) else None
 
 
 def read_params(wanted: type[T], request: Request) -> T:

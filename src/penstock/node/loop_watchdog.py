@@ -1,0 +1,99 @@
+"""Counts turns of the event loop that take too long, and logs the request or function that caused them.
+
+The loop runs a timer every BEAT_SECONDS. A thread looks whether the timer is overdue; if it is, the thread reads the
+stack of the loop's thread, which is still in the turn that holds the loop. Requests cost nothing extra: no time is
+taken around them.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from types import FrameType
+
+from penstock.kafka.wire import ApiKey
+from penstock.node.limited_log import LimitedLog
+from penstock.node.metrics import NodeMetrics
+
+log = logging.getLogger("penstock.node")
+
+SLOW_SECONDS = 0.25
+BEAT_SECONDS = 0.1
+UNKNOWN = "something unknown: the process may have been without a CPU"
+
+
+class LoopWatchdog:
+    """Watches the running event loop from `start` to `stop`."""
+
+    def __init__(self, metrics: NodeMetrics) -> None:
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._warnings = LimitedLog(log, time.monotonic)
+        self._due = 0.0
+        """By `time.monotonic`: the time of uvloop stands still within a turn."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True)
+        self.cause: str | None = None
+        """Set by the thread while the loop is late."""
+
+    def start(self) -> None:
+        self._expect_beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.join()  # it waits for nothing but this
+
+    def _expect_beat(self) -> None:
+        self._due = time.monotonic() + BEAT_SECONDS
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        late = time.monotonic() - self._due
+        if late > SLOW_SECONDS:
+            self._metrics.slow_turns += 1
+            cause = self.cause or UNKNOWN
+            self._warnings.warn(cause, f"the event loop was held for {late:.2f} seconds by {cause}")
+        self.cause = None
+        self._expect_beat()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(BEAT_SECONDS):
+            due = self._due
+            if self.cause is None and time.monotonic() - due > SLOW_SECONDS:
+                frame = sys._current_frames().get(self._loop_thread)
+                cause = None if frame is None else describe(frame)
+                if self._due == due:  # the loop is still in this turn
+                    self.cause = cause
+
+
+def describe(frame: FrameType) -> str:
+    """The innermost function of Penstock on a stack, and the request that it works for."""
+    function = request = None
+    at: FrameType | None = frame
+    while at is not None and request is None:
+        if at.f_globals.get("__name__", "").startswith("penstock."):
+            function = function or f"{at.f_globals['__name__']}.{at.f_code.co_name}"
+            request = _request_of(at)
+        at = at.f_back
+    where = function or f"{frame.f_code.co_filename}:{frame.f_code.co_name}"
+    return where if request is None else f"{request} (in {where})"
+
+
+def _request_of(frame: FrameType) -> str | None:
+    """The request that a function of the Kafka or HTTP port has among its variables."""
+    known = frame.f_locals
+    header = known.get("header") or getattr(known.get("slot"), "header", None)
+    api_key = getattr(header, "api_key", None)
+    if isinstance(api_key, int):
+        name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else "unknown"
+        return f"API {api_key} ({name})"
+    scope = known.get("scope")
+    if isinstance(scope, dict) and "path" in scope:
+        return f"{scope.get('method', 'WebSocket')} {scope['path']}"
+    return None

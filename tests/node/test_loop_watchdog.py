@@ -1,0 +1,79 @@
+"""Work that holds the event loop is counted and named."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from penstock.kafka.wire import ApiKey, RequestHeader
+from penstock.node.loop_watchdog import LoopWatchdog, describe
+from penstock.node.metrics import NodeMetrics
+
+
+def hold_until_seen(watchdog: LoopWatchdog) -> None:
+    """Holds the loop until the watchdog's thread has seen it."""
+    while watchdog.cause is None:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_turn_that_holds_the_loop_is_counted_and_logged_with_its_cause(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = NodeMetrics(0.0)
+
+    async def scenario() -> None:
+        watchdog = LoopWatchdog(metrics)
+        watchdog.start()
+        hold_until_seen(watchdog)
+        while metrics.slow_turns == 0:
+            await asyncio.sleep(0.01)
+        watchdog.stop()
+
+    with caplog.at_level(logging.WARNING, "penstock.node"), asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(scenario())
+    assert metrics.slow_turns >= 1
+    assert "hold_until_seen" in caplog.text
+
+
+def stack_of(function: Callable[[threading.Event, threading.Event], None]) -> str:
+    """How the watchdog describes a thread that runs this function."""
+    running, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=function, args=(running, done))
+    thread.start()
+    assert running.wait(60)
+    try:
+        frame = sys._current_frames()[thread.ident or 0]
+        return describe(frame)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_the_kafka_api_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__name__", "penstock.kafka.handlers.example")
+
+    def serve(running: threading.Event, done: threading.Event) -> None:
+        header = RequestHeader(ApiKey.METADATA, 12, 1, None, 0)
+        running.set()
+        done.wait(60)
+        del header
+
+    assert stack_of(serve) == "API 3 (METADATA) (in penstock.kafka.handlers.example.serve)"
+
+
+def test_the_http_path_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__name__", "penstock.web.example")
+
+    def serve(running: threading.Event, done: threading.Event) -> None:
+        scope = {"method": "GET", "path": "/v1/queues"}
+        running.set()
+        done.wait(60)
+        del scope
+
+    assert stack_of(serve) == "GET /v1/queues (in penstock.web.example.serve)"
