@@ -58,8 +58,8 @@ def receive(
 ) -> None:
     """Receive messages, and print their values, one per line.
 
-    Without --accept, --reject or --release nobody else gets them until their lease ends; then they come again. --json
-    prints their receipts, too, which settle them over the HTTP API. The exit code is 1 if there was none.
+    Without --accept, --reject or --release no other consumer gets them until their lease ends; then they come again.
+    --json prints their receipts, too, which settle them over the HTTP API. The exit code is 1 if there was none.
     """
     body: Facts = {"max": most, "wait_ms": wait, "consumer": consumer or "penstock-cli", "encoding": "text"}
     found = api.post(name, "receive", **body)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.sim.cluster import ClusterWorld
 
 SLOWER = 0.5
-"""Than at the core level: a node takes longer to come back, and a storm of whole nodes lasts longer."""
+"""Than at the core level: a node takes longer to come back, and a run of whole nodes lasts longer."""
 
 
 GENTLE = 0.4

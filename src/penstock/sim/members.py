@@ -357,7 +357,7 @@ class SimConsumerGroup:
         self._world.scheduler.after(wait, None, self._wake, member)
 
     def last_blow(self) -> None:
-        """The storm ends with the death of a member, and often of its coordinator too: the next one must find out."""
+        """The faults end with the death of a member, and often of its coordinator too: the next one must find out."""
         if self._random.random() < 0.5:
             return
         self._world.tally.add("group members gone for good")

@@ -1,6 +1,6 @@
 """The cleanup policy of a seed's topic: keep everything, compact, or delete by age and size.
 
-Sizes and times are small, so that segments are sealed, compacted and dropped many times within a storm. The topic of
+Sizes and times are small, so that segments are sealed, compacted and dropped many times within a run. The topic of
 committed offsets inherits the sizes and is compacted whatever the policy.
 """
 

@@ -32,7 +32,7 @@ def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing:
 
 @contextmanager
 def _small_world() -> Iterator[None]:
-    """A storm lasts seconds: what production does once in a while must happen many times in it."""
+    """A run lasts seconds: what production does once in a while must happen many times in it."""
     before = [(module, name, getattr(module, name)) for module, name, _ in SMALLER]
     for module, name, value in SMALLER:
         setattr(module, name, value)

@@ -1,7 +1,7 @@
 """Saves terms and votes of all Raft groups, before any message that depends on them is sent.
 
 A Raft core that votes or begins a term returns the term and vote to save together with the messages that may be sent
-after the save. All groups share one store and one flush cycle: an election storm of a thousand groups costs a few
+after the save. All groups share one store and one flush cycle: elections of a thousand groups at once cost a few
 flushes, not a thousand. Saves are reported in the order in which they were requested.
 """
 
