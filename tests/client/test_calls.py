@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Broker
 from penstock.client import AsyncClient, AsyncJob, CallFailed, Client, ClientError, Job, Reject, calls
+from penstock.client.error_texts import ERROR_TEXT_MAX
 
 SOON = 60.0
 Unique = Callable[[str], str]
@@ -113,7 +114,7 @@ def test_a_call_fails_when_its_handler_has_failed_for_good(client: Client, name:
         with pytest.raises(CallFailed, match="ValueError: too bad") as failed:
             client.call(name, b"fail", timeout=SOON)
         assert attempts == [1, 2]
-        assert len(str(failed.value)) <= calls.ERROR_CHARACTERS_MAX
+        assert len(str(failed.value)) <= ERROR_TEXT_MAX
         for value, message in {
             "reject": "Reject: never",
             "settle": "rejected the job",

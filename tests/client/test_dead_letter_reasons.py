@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import AcknowledgeType
 
 from penstock import Broker
-from penstock.client import Client, ClientError, DeadLetter, Job, Reject
+from penstock.client import CallFailed, Client, ClientError, DeadLetter, Job, Reject
+from penstock.client.queue_session import QueueSession
 from tests.kafka.clients.queues import take
 from tests.kafka.clients.queues import worker as share_consumer
 
@@ -175,3 +176,62 @@ def test_as_many_attempts_as_the_queue_allows_are_none(
     client.publish(queue, b"1")
     runs()
     assert done.wait(PATIENCE_SECONDS)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("caf\udce9.txt is missing"), "caf?.txt is missing"),  # a name of a file that is not UTF-8
+        (ValueError("x" * 10_000_000), "x" * 1000),
+        (Unprintable(), "its text cannot be made: RuntimeError"),
+    ],
+    ids=["not UTF-8", "long", "unprintable"],
+)
+def test_any_error_can_be_told(
+    client: Client,
+    queue: str,
+    runs: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    text: str,
+) -> None:
+    """An error whose text cannot be sent once ended the worker's connection thread: the queue stood still."""
+
+    @client.worker(queue, max_attempts=1)
+    def send(job: Job) -> None:
+        if job.value == b"bad":
+            raise error
+
+    client.publish(queue, b"bad")
+    client.publish(queue, b"good")
+    runs()
+    [letter] = letters(client, queue)
+    assert (letter.error_type, letter.error_text) == (type(error).__name__, text)
+    assert sum(len(record.getMessage()) for record in caplog.records) < 10_000
+    assert all(record.exc_info is None for record in caplog.records)  # it would have the whole text
+    with pytest.raises(CallFailed, match=type(error).__name__):
+        client.call(queue, b"bad", timeout=PATIENCE_SECONDS)
+
+
+def test_a_bug_in_the_driver_ends_run(
+    client: Client, queue: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Instead of a worker that keeps its leases and does nothing."""
+
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(QueueSession, "_send_settle", broken)
+
+    @client.worker(queue)
+    def send(job: Job) -> None: ...
+
+    client.publish(queue, b"dear ada")
+    with pytest.raises(ClientError, match="RuntimeError"):
+        client.run(signals=False)
+    assert "broken" in caplog.text

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic
 
 from penstock.batch import Record
 from penstock.client.arguments import Seconds, retry_seconds
+from penstock.client.error_texts import error_text, error_type
 from penstock.client.errors import LeaseLost
 from penstock.client.queue_session import JobFailure, QueueSession, SettleAction
 from penstock.client.received_record import ReceivedRecord
@@ -21,9 +22,6 @@ from penstock.types import TopicPartition
 
 CLOSE_SECONDS: Final = 10.0
 """How long `close` waits for the broker's answers."""
-ERROR_TYPE_MAX: Final = 200
-ERROR_TEXT_MAX: Final = 1_000
-"""Characters of an error that a dead letter tells; the broker cuts longer ones, too."""
 
 
 class BaseStream(ABC, Generic[Item, S]):
@@ -180,13 +178,7 @@ def failure_of(error: BaseException | str | None) -> JobFailure | None:
     """The reason of a failure, of a bounded length."""
     if error is None:
         return None
-    if isinstance(error, str):
-        return JobFailure("", error[:ERROR_TEXT_MAX])
-    try:
-        text = str(error)
-    except Exception as wrong:  # noqa: BLE001 - an exception whose text cannot be made must not cost its job
-        text = f"its text cannot be made: {type(wrong).__name__}"
-    return JobFailure(type(error).__name__[:ERROR_TYPE_MAX], text[:ERROR_TEXT_MAX])
+    return JobFailure("" if isinstance(error, str) else error_type(error), error_text(error))
 
 
 class BaseMessage(ReceivedRecord, Generic[S]):

@@ -25,6 +25,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from penstock.client.admin import Admin
 from penstock.client.arguments import RecordHeaders, as_bytes
+from penstock.client.error_texts import ERROR_TEXT_MAX, error_text, error_type
 from penstock.client.errors import CallFailed, ClientError, Closed
 from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG
@@ -35,7 +36,6 @@ CALL_ID: Final = "penstock-call-id"
 ERROR: Final = "penstock-reply-error"
 
 CALLS_MAX: Final = 10_000
-ERROR_CHARACTERS_MAX: Final = 1_000
 RETENTION_MS: Final = 3_600_000
 """Of a reply topic that a client creates: a reply is read at once, or never."""
 POLL_SECONDS: Final = 0.2
@@ -88,7 +88,7 @@ def reply_to(job: CalledJob, result: object, problem: Exception | None) -> Outgo
 
 def error_reply(reply: OutgoingMessage, problem: Exception) -> OutgoingMessage:
     """The same reply with an error instead of a value."""
-    text = f"{type(problem).__name__}: {problem}"[:ERROR_CHARACTERS_MAX]
+    text = f"{error_type(problem)}: {error_text(problem)}"[:ERROR_TEXT_MAX]
     return reply._replace(value=None, headers=[*reply.headers, (ERROR, text.encode())])
 
 

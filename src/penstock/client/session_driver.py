@@ -91,11 +91,18 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
             return
         except (OSError, WebSocketException, ValueError) as problem:
             loss = connection_loss(problem)
-        except Exception as bug:
-            failure = ClientError(f"a bug in penstock.client: {bug!r}")
-            self.tell(lambda now: self.session.fail(failure))
-            raise
+        except Exception as bug:  # noqa: BLE001 - callers get it
+            self._end_after(bug)
+            return
         finally:
             self._sockets.pop(connection_id, None)
         log.debug("%s: %s: %s", self._name, url, loss.reason)
         self.tell(lambda now: self.session.disconnected(connection_id, loss, now))
+
+    def _end_after(self, bug: Exception) -> None:
+        """Callers get the error. Without this they would wait for ever, with leases that no other consumer gets."""
+        if self.session.ended is not None:
+            raise bug
+        log.error("%s: a bug in penstock.client", self._name, exc_info=bug)
+        failure = ClientError(f"a bug in penstock.client: {bug!r}")
+        self.tell(lambda now: self.session.fail(failure))

@@ -143,9 +143,13 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
     # --- the driver thread
 
     def _run(self) -> None:
-        while (effects := self._next_effects()) is not None:
-            for effect in effects:
-                self._perform(effect)
+        try:
+            while (effects := self._next_effects()) is not None:
+                for effect in effects:
+                    self._perform(effect)
+        except Exception as bug:  # noqa: BLE001 - callers get it
+            self._end_after(bug)
+            self._run()
 
     def _next_effects(self) -> list[Effect] | None:
         """Waits for some; None when there will be no more."""

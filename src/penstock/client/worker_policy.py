@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 
 from penstock.client.arguments import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
 from penstock.client.calls import reply_to
+from penstock.client.error_texts import error_text, error_type, is_told_whole
 from penstock.client.errors import ClientError
 from penstock.client.publishing import OutgoingMessage
 from penstock.client.queue_session import Credit, SettleAction
@@ -147,7 +148,8 @@ def reply_of(
 
 
 def _log_failure(job: WorkerJob, problem: Exception, decision: Decision) -> None:
-    """One line; with a traceback only for errors that were not raised on purpose."""
+    """One line; with a traceback only for errors that were not raised on purpose. A traceback repeats the error's
+    text, so an error of 10 MB, or one that a log file cannot encode, has none."""
     then = f"again in {decision.delay_s or 0:.1f} s"
     if decision.action == "reject":
         then = "rejected"
@@ -159,10 +161,10 @@ def _log_failure(job: WorkerJob, problem: Exception, decision: Decision) -> None
         "%r, attempt %d: %s: %s; %s",
         job,
         job.deliveries,
-        type(problem).__name__,
-        problem,
+        error_type(problem),
+        error_text(problem),
         then,
-        exc_info=None if is_planned else problem,
+        exc_info=problem if not is_planned and is_told_whole(problem) else None,
     )
 
 

@@ -135,9 +135,13 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
     # --- the driver task
 
     async def _run(self) -> None:
-        while (effects := await self._next_effects()) is not None:
-            for effect in effects:
-                await self._perform(effect)
+        try:
+            while (effects := await self._next_effects()) is not None:
+                for effect in effects:
+                    await self._perform(effect)
+        except Exception as bug:  # noqa: BLE001 - callers get it
+            self._end_after(bug)
+            await self._run()
 
     async def _next_effects(self) -> list[Effect] | None:
         """Waits for some; None when there will be no more."""
