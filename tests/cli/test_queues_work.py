@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import Broker
+from penstock.client import Client
 from tests.web.workers import working
 
 from .conftest import Cli, succeeded
@@ -95,6 +96,25 @@ def test_work_runs_a_command_whose_exit_code_settles_the_message(
     lines = sorted(seen.read_text().split("\n"))
     assert f"one {queue} {queue} 0 1" in lines
     assert counts(cli, queue)[2] == 1, "the third one waits for its retry"
+
+
+def test_work_takes_any_key_and_the_dead_letter_has_the_exit_code(
+    cli: Cli, broker: Broker, unique: Unique
+) -> None:
+    """A key with a zero byte, which no environment variable can have, once ended the command."""
+    name = unique("keys")
+    with Client(broker.bootstrap_servers, http=broker.http_url) as client:
+        client.admin.create_queue(name, topic=name)
+        client.publish(name, b"1", key=b"a\0b\xff")
+        done = succeeded(
+            cli("queues", "work", name, "--max", "1", "--", *script("import sys", "sys.exit(65)"))
+        )
+        assert "1 rejected" in done.stderr
+        deadline = time.monotonic() + 60
+        while not (letters := client.admin.dead_letters(name)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert letters[0].error_text == "the command failed with exit code 65"
 
 
 def test_work_kills_a_command_after_its_timeout(cli: Cli, queue: str) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 
@@ -199,25 +200,31 @@ class _Shift:
             self._left = None if self._left is None else self._left + 1
 
     def _do(self, job: Job) -> None:
+        code: int | None = 0
         if not self._command:
             click.echo(job.value or b"")
-            code = 0
         else:
             code = self._run(job)
-        settlement = job.ack() if code == 0 else job.reject() if code == REJECTS else job.retry()
+        why = "the command took too long" if code is None else f"the command failed with exit code {code}"
+        settle = job.ack if code == 0 else partial(job.reject if code == REJECTS else job.retry, error=why)
+        settlement = settle()
         settlement.wait(None)
         with self._lock:
             self.accepted += code == 0
             self.rejected += code == REJECTS
             self.retried += code not in (0, REJECTS)
 
-    def _run(self, job: Job) -> int:
+    def _run(self, job: Job) -> int | None:
+        """The exit code; None if the command was killed after its timeout."""
+        key = (
+            (job.key or b"").decode(errors="replace").replace("\0", "\ufffd")
+        )  # no variable can have a zero byte
         facts = {
             "QUEUE": self._name,
             "TOPIC": job.topic,
             "PARTITION": job.partition,
             "OFFSET": job.offset,
-            "KEY": (job.key or b"").decode(errors="replace"),
+            "KEY": key,
             "DELIVERIES": job.deliveries,
         }
         environment = os.environ | {f"PENSTOCK_{name}": str(value) for name, value in facts.items()}
@@ -229,7 +236,7 @@ class _Shift:
             note(
                 f"{job.topic}-{job.partition} at {job.offset}: not done after {self._timeout_s:g} s; tried again"
             )
-            return 1
+            return None
         except OSError as failure:
             raise Problem(f"cannot run {self._command[0]}: {failure.strerror}") from None
         if ended.returncode:
