@@ -27,5 +27,5 @@ def topic(client: Client, unique: Callable[[str], str]) -> str:
 def group(client: Client, unique: Callable[[str], str]) -> str:
     """A queue that begins with the existing messages of its topic."""
     name = unique("workers")
-    client.admin.create_queue(name)
+    client.admin.alter_queue(name, {"share.auto.offset.reset": "earliest"})
     return name

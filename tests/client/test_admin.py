@@ -55,8 +55,9 @@ def test_an_invalid_config_is_refused_with_its_name(client: Client, topic: str) 
 
 def test_a_queue_has_settings_and_counts(client: Client, topic: str, unique: Unique) -> None:
     group = unique("workers")
-    client.admin.create_queue(
-        group, lease=timedelta(minutes=1), max_deliveries=9, key_ordered=True, backoff=2
+    settings = {"share.auto.offset.reset": "earliest"}
+    client.admin.alter_queue(
+        group, settings, lease=timedelta(minutes=1), max_deliveries=9, key_ordered=True, backoff=2
     )
     configs = client.admin.queue_configs(group)
     assert configs["share.record.lock.duration.ms"] == "60000"
@@ -106,14 +107,15 @@ def test_a_created_queue_exists_before_its_first_consumer(client: Client, topic:
     assert client.admin.queue_configs(group)["share.record.lock.duration.ms"] == "8000"
 
 
-def test_a_consumer_creates_a_queue_on_the_topic_of_its_name_and_no_other_topic(
+def test_a_queue_without_a_topic_is_on_the_topic_of_its_name_which_keeps_undone_jobs(
     client: Client, topic: str, unique: Unique
 ) -> None:
     assert client.admin.create_queue(topic)
     assert topic in client.admin.queues()
-    unknown = unique("unknown")
-    assert not client.admin.create_queue(unknown)
-    assert unknown not in [one.name for one in client.admin.topics()]
+    new = unique("new")
+    assert client.admin.create_queue(new)
+    assert client.admin.topic_configs(new)["penstock.retention.keep.undone"] == "true"
+    assert not client.admin.create_queue(new)
 
 
 def test_a_queue_can_be_purged_and_deleted(client: Client, topic: str, unique: Unique) -> None:

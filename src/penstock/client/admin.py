@@ -199,8 +199,8 @@ class Admin:
         """Creates a queue on a topic, which is created if it does not exist. Returns whether the queue was created: one
         that exists keeps its position and gets the given settings; those that are None stay as they are.
 
-        Without `topic`, the queue is on the topic of its own name, if there is one. Otherwise the settings are stored,
-        and the queue begins with its first consumer, which names the topics; until then it is in no list.
+        Without `topic`, the queue is on the topic of its own name. A topic that this creates keeps each message until
+        the queue has settled it. For settings alone, of a queue that begins with its first consumer, use `alter_queue`.
 
         `read_old`: the queue begins with the oldest message of the topic, and not with the next one. `point_to_point`:
         one partition, one producer and one consumer at a time, in strict order. `partitions`, `replication_factor`: of
@@ -216,14 +216,11 @@ class Admin:
             "replication_factor": replication_factor,
             "dedup_window_ms": None if dedup is None else as_ms("dedup", dedup),
         }
-        creates_topic = any(value for value in of_topic.values())
-        if topic is None and (creates_topic or any(one.name == name for one in self.topics())):
-            topic = name
-        if topic is not None and self._begin_queue(name, topic, given, of_topic):
+        topic = name if topic is None else topic
+        if self._begin_queue(name, topic, given, of_topic):
             return True
         self._alter(ResourceType.GROUP, name, given)
-        if topic is not None:
-            self._alter_topic_of_queue(topic, of_topic)
+        self._alter_topic_of_queue(topic, of_topic)
         return False
 
     def delete_queue(self, name: str, *, missing_ok: bool = False) -> bool:
