@@ -83,7 +83,7 @@ class Penstock(System):
 
         self.client = Client(self.servers)
         self.client.admin.create_topic("jobs")
-        self.client.admin.create_queue("workers")
+        self.client.admin.create_queue("workers", topic="jobs")
 
     def publish(self, count: int, size_bytes: int) -> float:
         body = b"x" * size_bytes

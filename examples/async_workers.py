@@ -14,7 +14,7 @@ async def work(servers: str) -> None:
     async with AsyncClient(servers) as client:
         topic, name = fresh("downloads"), fresh("downloaders")
         await client.admin.create_topic(topic)
-        await client.admin.create_queue(name)
+        await client.admin.create_queue(name, topic=topic)
         await asyncio.gather(*[await client.publish_soon(topic, str(number)) for number in range(JOBS)])
 
         settled = failures = busy = most_busy = 0

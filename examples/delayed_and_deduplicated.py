@@ -13,7 +13,7 @@ def main() -> None:
     with broker_or_start(__doc__) as servers, Client(servers) as client:
         topic, name = fresh("mails"), fresh("mailers")
         client.admin.create_topic(topic, configs=WINDOW)
-        client.admin.create_queue(name)
+        client.admin.create_queue(name, topic=topic)
 
         first = client.publish(topic, "welcome, alice", message_id="welcome-alice")
         again = client.publish(topic, "welcome, alice", message_id="welcome-alice")

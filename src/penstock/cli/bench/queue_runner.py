@@ -142,7 +142,7 @@ def _fresh_queue(target: Target, shape: QueueShape, via: Via) -> Iterator[QueueB
         tally = Path(folder) / "tally"
         QueueStats.create(tally, shape.consumers)
         try:
-            client.admin.create_queue(group)
+            client.admin.create_queue(group, topic=topic)
         except ClientError as failure:
             raise Problem(f"{target.name} does not create a queue: {failure}") from None
         try:

@@ -23,7 +23,7 @@ def play(stage: Stage) -> None:
     stage.chapter("A queue, and a subscriber")
     with Client(stage.connection.bootstrap) as client:
         client.admin.create_topic(TOPIC)
-        client.admin.create_queue(GROUP)
+        client.admin.create_queue(GROUP, topic=TOPIC)
         for number in range(JOBS):
             client.publish_soon(TOPIC, b"%d" % number)
         client.flush()
