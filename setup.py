@@ -14,6 +14,7 @@ from setuptools.errors import CCompilerError, ExecError, PlatformError
 
 HOT_MODULES = [
     "src/penstock/batch/_scan.py",
+    "src/penstock/batch/_count.py",
     "src/penstock/batch/_rows.py",
     "src/penstock/batch/_encode.py",
     "src/penstock/batch/_partition.py",

@@ -1,18 +1,19 @@
 """How many seeds the simulator needs to find each seeded bug. Exit code 1 if it misses one within its bound.
 
-python -m tools.mutants [--level core|node] [NAME...]
+python -m tools.mutants [--level core|node|ring] [NAME...]
 """
 
 import argparse
 import sys
 import time
 
+from penstock.sim.seeds import LEVELS
 from tests.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--level", choices=["core", "node"])
+    parser.add_argument("--level", choices=LEVELS)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     chosen = [

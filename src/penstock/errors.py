@@ -9,7 +9,9 @@ PenstockError
  ├── ProtocolViolation   a peer's bytes are not the protocol: its connection is closed
  ├── ConfigError         an impossible setting: names the field, the value and what was expected
  ├── StorageError        the disk refused: writes get KAFKA_STORAGE_ERROR, reads go on
- │    └── DiskFull       ... because there is no space: writes go on when space returns
+ │    └── OutOfResources ... for now: nothing was done, and the same may succeed later
+ │         ├── DiskFull          there is no space
+ │         └── TooManyOpenFiles  the process may open no more files
  ├── CorruptLog          stored bytes are wrong: names file and position
  ├── UnknownFormat       a data folder written by another version of the format
  ├── DataFolderInUse     another process holds the data folder
@@ -131,10 +133,16 @@ class PenstockError(Exception):
     """The root of all errors that Penstock raises on purpose."""
 
 
+MAX_MESSAGE_CHARACTERS = 1_000
+"""Messages quote names that a client made up. Kafka's strings hold 32,767 bytes, and people read the first line."""
+
+
 class KafkaError(PenstockError):
     """A client's mistake, with the code that Kafka's clients understand and an explanation."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            message = f"{message[: MAX_MESSAGE_CHARACTERS - 1]}…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message or code.name
@@ -186,8 +194,16 @@ class StorageError(PenstockError):
     """The disk refused a write or a flush."""
 
 
-class DiskFull(StorageError):
+class OutOfResources(StorageError):
+    """The system has no more of something. Nothing was done, and the same may succeed later."""
+
+
+class DiskFull(OutOfResources):
     """There is no space left; writes are refused until there is, reads go on."""
+
+
+class TooManyOpenFiles(OutOfResources):
+    """The process, or the system, has as many files and connections open as it may (`ulimit -n`)."""
 
 
 class CorruptLog(PenstockError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,18 @@ DECLARE_SECONDS = 10.0
 class Service:
     """Opens the ports, starts the node, and stops both in the reverse order. Lives on the running event loop."""
 
-    def __init__(self, config: NodeConfig, *, eager_http: bool = False, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        eager_http: bool = False,
+        disk: Disk | None = None,
+        on_growth: Callable[[int], None] | None = None,
+    ) -> None:
+        """`on_growth` is called with the number of replicas when there are many new ones."""
         self.config = config.validate()
         self._disk = disk
+        self._on_growth = on_growth
         self.node: Node | None = None
         self._eager_http = eager_http
         self._listener: KafkaListener | None = None
@@ -65,7 +75,11 @@ class Service:
                 self.http_address = _bound(self._http_socket, self.config.http)
             self._status_log = self._make_status_log()
             node = Node(
-                self._with_bound_ports(), disk=self._disk, links=links, events=self._status_log or NO_EVENTS
+                self._with_bound_ports(),
+                disk=self._disk,
+                links=links,
+                events=self._status_log or NO_EVENTS,
+                on_growth=self._on_growth,
             )
             node.events.tell("broker.started", version=VERSION, address=str(self.kafka_address))
             await node.start()

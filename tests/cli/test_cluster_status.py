@@ -12,6 +12,7 @@ from penstock.cli import cluster_status
 from penstock.cli.output import counted
 from penstock.node.status.cluster_status import (
     ClusterStatus,
+    HeldBackStatus,
     NodeStatus,
     PartitionStatus,
     QuorumStatus,
@@ -115,6 +116,22 @@ def test_an_offline_replica_is_shown_with_its_node_and_the_reason(asked: Node, p
     assert "orders-0 is offline on node 2: bytes [0] differ" in result.stdout
     found = msgspec.json.decode(plain_cli("cluster", "status", "--json", "--http", asked.address).stdout)
     assert found["offline"][0]["reason"] == "bytes [0] differ"
+
+
+@pytest.mark.parametrize(
+    ("overdue_ms", "by"), [(0, ""), (43_700, ", the oldest by 43s"), (400_000_000, ", the oldest by 4d")]
+)
+def test_a_queue_that_holds_retention_back_is_named_with_the_age(
+    asked: Node, plain_cli: Cli, overdue_ms: int, by: str
+) -> None:
+    """Less than an hour was shown as 0.0 days."""
+    held = HeldBackStatus(
+        topic="mail", partition=0, queue="mail", size_bytes=430, records=6, overdue_ms=overdue_ms
+    )
+    asked.shows = msgspec.structs.replace(HEALTHY, held_back=(held,))
+    shown = succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
+    line = f"mail-0 keeps 6 records (430 bytes) beyond its retention{by}: queue mail has not settled them"
+    assert line in shown
 
 
 def test_a_report_of_an_older_node_can_be_shown(asked: Node, plain_cli: Cli) -> None:

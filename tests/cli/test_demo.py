@@ -22,6 +22,8 @@ def test_the_demo_runs_all_steps_and_leaves_nothing(
     assert (figures["lost"], figures["stored_twice"]) == (0, 0)
     assert figures["restart_ms"] > 0
     assert figures["gap_ms"] > 0
+    assert figures["clique_lost"] == 0
+    assert figures["clique_failover_ms"] > 0
     assert (figures["cluster_acknowledged"], figures["cluster_lost"]) == (1250, 0)
     assert figures["failover_ms"] > 0
     if not why_not():
@@ -35,6 +37,8 @@ def test_without_java_the_demo_says_what_it_skips(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = succeeded(plain_cli("demo", "--messages", "1000", "--data-dir", str(tmp_path)))
     said = " ".join(result.stdout.split())
+    assert re.search(r"a third worker joined under load; .*one \d+, three \d+, two \d+", said)
+    assert re.search(r"\d payments: none lost, in order for each customer", said)
     assert re.search(r"kill -9 of node \d, which led 2 of 6 partitions", said)
     assert "250 messages acknowledged, 250 found with one node gone: none lost, none twice" in said
     assert "skipped: there is no Java" in said

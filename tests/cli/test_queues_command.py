@@ -10,6 +10,8 @@ import pytest
 
 from penstock import Broker
 from penstock.cli import queues_show
+from penstock.client import Client, Denied
+from penstock.node.queues.consumers import LISTED_MAX, ConsumerIdentity, Interface
 from tests.web.workers import working
 
 from .conftest import Cli, succeeded
@@ -105,13 +107,25 @@ def test_point_to_point_makes_one_partition_one_producer_and_one_consumer(
 
 
 def test_point_to_point_refuses_a_topic_with_more_than_one_partition(
-    queues: Cli, cli: Cli, unique: Unique
+    queues: Cli, cli: Cli, broker: Broker, unique: Unique
 ) -> None:
     name = unique("payments")
     succeeded(cli("topics", "create", name, "-p", "2"))
     refused = queues("create", name, "--point-to-point")
     assert refused.exit_code == 1
-    assert "2 partitions" in refused.stderr
+    assert f"needs a topic with one partition, but {name} has 2" in refused.stderr
+    succeeded(queues("create", name))
+    with (
+        Client(broker.bootstrap_servers) as client,
+        pytest.raises(Denied, match="needs a topic with one partition"),
+    ):
+        client.admin.create_queue(name, point_to_point=True)  # also if the queue exists
+
+
+def test_point_to_point_with_several_partitions_is_refused(queues: Cli, unique: Unique) -> None:
+    refused = queues("create", unique("payments"), "--point-to-point", "--partitions", "3")
+    assert refused.exit_code == 1
+    assert "partitions: expected 1, or nothing" in refused.stderr
 
 
 @pytest.mark.parametrize("only_new", [False, True])
@@ -295,6 +309,34 @@ def test_describe_shows_the_consumers_and_delete_names_them(
         assert refused.exit_code == 1
         assert f"mailer at {consumer['address']} (websocket)" in refused.stderr
         assert f"penstock queues describe {name}" in refused.stderr
+
+
+def test_a_list_of_consumers_that_was_cut_says_so(
+    queues: Cli, cli: Cli, broker: Broker, unique: Unique
+) -> None:
+    """A thousand and one of them; the list has a thousand."""
+    name = unique("mail")
+    succeeded(queues("create", name))
+    node: Any = broker._thread.service.node
+    [driver] = [one for one in node.queues.manager.drivers() if one.key.group_id == name]
+    for number in range(LISTED_MAX):
+        identity = ConsumerIdentity.of(
+            Interface.KAFKA, f"{name}-{number}", name="mailer", address="", since_ms=1
+        )
+        driver.consumers.attach(identity)
+    cut = f"these {LISTED_MAX:,} have worked on it longest"
+    assert cut not in succeeded(queues("describe", name)).stdout
+    driver.consumers.attach(
+        ConsumerIdentity.of(Interface.KAFKA, "latest", name="latest", address="", since_ms=2)
+    )
+    [facts] = json.loads(succeeded(queues("describe", name, "--json")).stdout)
+    assert (len(facts["consumers"]), facts["more_consumers"]) == (LISTED_MAX, True)
+    assert cut in succeeded(queues("describe", name)).stdout
+    assert cut in succeeded(cli("groups", "describe", name)).stdout
+    [row] = [row for row in json.loads(succeeded(queues("list", "--json")).stdout) if row["queue"] == name]
+    assert row["consumers"] == LISTED_MAX + 1
+    with Client(broker.bootstrap_servers) as client:
+        assert client.admin.queue(name).more_consumers
 
 
 def test_list_with_watch_shows_rates(queues: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import select
 import shlex
 import signal
 import subprocess
@@ -125,6 +127,68 @@ def test_work_kills_a_command_after_its_timeout(cli: Cli, queue: str) -> None:
     assert "1 to be tried again" in done.stderr
 
 
+class Lifeline:
+    """A pipe that has a writer as long as one process of a command lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "lifeline"
+        os.mkfifo(self.path)
+        self._reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def command(self, *, trap: str = "") -> list[str]:
+        """A shell whose child sleeps, and holds the pipe open."""
+        child = f"{trap}echo begun; sleep 600"
+        return ["sh", "-c", f"({child}) > {shlex.quote(str(self.path))} & {trap}wait; sleep 600"]
+
+    def wait_for_begin(self) -> None:
+        assert select.select([self._reader], [], [], PATIENCE_SECONDS)[0]
+        assert os.read(self._reader, 100) == b"begun\n"
+
+    def wait_for_end(self) -> None:
+        assert select.select([self._reader], [], [], PATIENCE_SECONDS)[0], "a process is still running"
+        assert os.read(self._reader, 100) == b""
+
+
+@pytest.fixture
+def lifeline(tmp_path: Path) -> Lifeline:
+    return Lifeline(tmp_path)
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "], ids=["on SIGTERM", "on SIGKILL"])
+def test_work_ends_all_processes_of_a_command_after_its_timeout(
+    trap: str, cli: Cli, queue: str, lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It killed the shell alone, whose child went on to work on the message."""
+    if trap:
+        monkeypatch.setattr("penstock.cli.queues_work.GRACE_SECONDS", 0.2)
+    succeeded(cli("queues", "alter", queue, "--retry-delay", "1h", "--retry-delay-max", "1h"))
+    command = lifeline.command(trap=trap)
+    done = succeeded(cli("queues", "work", queue, "--max", "1", "--timeout", "1s", "--", *command))
+    assert "1 to be tried again" in done.stderr
+    lifeline.wait_for_begin()
+    lifeline.wait_for_end()
+
+
+def test_a_second_signal_ends_all_processes_of_running_commands(
+    broker: Broker, queue: str, lifeline: Lifeline
+) -> None:
+    words = ["queues", "work", queue, "-b", broker.bootstrap_servers, "--", *lifeline.command()]
+    code = f"from penstock.cli.app import main; main({words!r})"
+    worker = subprocess.Popen([sys.executable, "-c", code], env=os.environ)
+    try:
+        lifeline.wait_for_begin()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while worker.poll() is None:  # two signals that come at once count as one
+            assert time.monotonic() < deadline
+            worker.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        lifeline.wait_for_end()
+        assert worker.returncode != 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 def test_work_with_a_command_that_does_not_exist_is_an_error(cli: Cli, queue: str) -> None:
     result = cli("queues", "work", queue, "no-such-command-here")
     assert result.exit_code == 1
@@ -229,6 +293,23 @@ def test_produce_with_a_message_id_stores_a_message_once(cli: Cli, unique: Uniqu
     assert "--message-id same-{n}" in twice.stderr
 
 
+def test_produce_with_a_message_id_to_a_missing_topic_or_broker_names_commands(
+    plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.topic_cache.CREATION_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.client.topic_cache.FIRST_SECONDS", 0.5)
+    words = ("produce", "orders", "--message-id", "a", "--bootstrap")
+    with Broker(auto_create_topics=False) as strict:
+        missing = plain_cli(*words, strict.bootstrap_servers, stdin="a\n")
+    assert "penstock topics create" in missing.stderr
+    unreachable = plain_cli(*words, "127.0.0.1:9", stdin="a\n")
+    assert "penstock serve" in unreachable.stderr
+    assert "--bootstrap" in unreachable.stderr
+    for refused in (missing, unreachable):
+        assert refused.exit_code == 1
+        assert not re.search("client|Client", refused.stderr)
+
+
 def test_produce_refuses_ids_and_delays_that_the_topic_does_not_honour(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     succeeded(cli("topics", "create", name))
@@ -239,7 +320,13 @@ def test_produce_refuses_ids_and_delays_that_the_topic_does_not_honour(cli: Cli,
         refused = cli("produce", name, option, stdin="a\n")
         assert refused.exit_code == 1
         assert reason in refused.stderr
-    assert not succeeded(cli("consume", name, "--from-beginning", "--exit")).stdout
+        assert "client." not in refused.stderr
+        assert not succeeded(cli("consume", name, "--from-beginning", "--exit")).stdout
+        advice = refused.stderr.partition("try:")[2].split()
+        succeeded(cli(*advice[1:]))  # without the word penstock
+        succeeded(cli("produce", name, option, stdin="a\n"))
+        succeeded(cli("topics", "delete", name, "--yes"))
+        succeeded(cli("topics", "create", name))
     queue = unique("orders")
     succeeded(cli("queues", "create", queue, "--dedup", "10m"))
     succeeded(cli("produce", queue, "--message-id=order-7-{n}", "--delay=30d", stdin="a\n"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Broker
+from penstock.client import Client
 
 PAGE = Path(__file__).parents[2] / "README.md"
 
@@ -42,3 +43,19 @@ def test_the_queue_packs_its_own_message_and_the_subscriber_sees_it(disk_broker:
     first_line = queue[: queue.index("\n")]
     with pytest.raises(Enough):
         run(f"{first_line}\n{pushed}", disk_broker)
+
+
+def test_the_clique_counts_what_any_kafka_client_has_published(disk_broker: Broker) -> None:
+    with Client(disk_broker.bootstrap_servers) as client:
+        client.admin.create_topic("payments")
+        client.publish("payments", json=250, key="alice")
+    printed: list[tuple[object, ...]] = []
+
+    def tell(*words: object) -> None:
+        printed.append(words)
+        names["clique"].stop()  # type: ignore[attr-defined]
+
+    names: dict[str, object] = {"__name__": "page", "print": tell}
+    script = block("As a clique").replace("127.0.0.1:9092", disk_broker.bootstrap_servers)
+    exec(compile(script, str(PAGE), "exec"), names)
+    assert printed == [(b"alice", 250)]

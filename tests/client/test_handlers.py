@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Broker
 from penstock.client import AsyncClient, AsyncJob, Client, Job, LeaseLost, Retry
-from penstock.client.worker_policy import Decision, WorkerPolicy
+from penstock.client.retry_policy import Decision, WorkerPolicy
 from penstock.client.workers import WorkerPool
 
 SOON = 30.0

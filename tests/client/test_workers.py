@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from penstock.client import Client, ClientError, Denied, Job, Reject, Retry
-from penstock.client.worker_policy import Decision, WorkerPolicy, plan_worker
+from penstock.client.retry_policy import Decision, WorkerPolicy
+from penstock.client.worker_policy import plan_worker
 
 SOON = 30.0
 NEVER_EARLIER = WorkerPolicy(backoff_s=1.0, backoff_factor=2.0, max_backoff_s=10.0, jitter=0.0)

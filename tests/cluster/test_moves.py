@@ -4,19 +4,23 @@ import pytest
 
 from penstock.cluster import (
     ClusterState,
+    MoveLimits,
     NodeFenced,
     PartitionMoveCancelled,
     PartitionMoved,
     PartitionMoveStarted,
     TopicDeleted,
+    next_moves,
     reassign,
     report_moved,
+    still_possible,
 )
 from tests.cluster.clusters import (
     apply,
     assign,
     assignment,
     cluster_of,
+    create,
     group,
     registration,
     replica,
@@ -181,3 +185,20 @@ def test_records_without_incarnations_mean_the_nodes_as_they_are_registered(stat
     apply(state, [PartitionMoved(topic_id=orders, partition=0, replicas=[1, 2, 4])])
     moved = assignment(state, "orders")
     assert (moved.members[2], moved.target, moved.founders) == (replica(4), None, ())
+
+
+def test_moves_that_were_planned_on_an_older_state_begin_only_if_their_replicas_and_all_nodes_are_the_same() -> (
+    None
+):
+    state = cluster_of(1, 2, 3)
+    for name in "abcdef":
+        assign(state, name, [1])
+    planned_on = state.copy()
+    moves = next_moves(planned_on, MoveLimits(at_once=10, per_node=10))
+    assert len(moves) > 1
+    assert still_possible(moves, planned_on, state) == moves
+    apply(state, reassign(state, moves[0].topic, 0, [3]))
+    create(state, "new")
+    assert still_possible(moves, planned_on, state) == moves[1:]
+    apply(state, [NodeFenced(node_id=3)])
+    assert still_possible(moves, planned_on, state) == []

@@ -49,6 +49,10 @@ def test_topics_and_queues_are_read_with_their_configs_as_text() -> None:
         ("[[topics]]\nname = 'a'\nconfigs = {'retention.msec' = 1}", "retention.msec"),
         ("[[queues]]\nname = 'a'\nconfigs = {'no.such.config' = 1}", "no.such.config"),
         ("[[queues]]\nname = 'a'\nstart = 'middle'", "table 1"),
+        (
+            "[[queues]]\nname = 'a'\npoint_to_point = true\npartitions = 3",
+            "partitions of queue a=3: expected 1",
+        ),
         ("[topics]\nname = 'a'", "[[topics]]"),
     ],
 )

@@ -115,6 +115,12 @@ def test_a_value_outside_its_range_is_refused_with_what_was_expected(name: str, 
     assert GROUP_CONFIGS[name].kind.expected in message
 
 
+def test_the_queue_of_a_clique_is_not_exclusive() -> None:
+    owned = {"penstock.queue.order": "owner"}
+    assert resolve_group(parse_group_overrides(owned)).owner_ordered
+    assert "a clique has many workers" in refusal(**owned, **{"penstock.queue.exclusive": "true"})
+
+
 def test_a_config_without_a_value_is_refused() -> None:
     assert "no value" in refusal(share_session_timeout_ms=None)
 

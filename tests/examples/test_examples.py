@@ -38,6 +38,12 @@ SHOWS = {
         "stored once: the answers have offsets 0 and 0",
         r"after \d+ s: welcome, alice\n.*after \d+ s: how do you like it\?",
     ],
+    "clique": [
+        r"after \d+ payments: w1 has 100 customers",
+        r"w1 has \d+ customers, w2 has \d+ customers, w3 has \d+ customers, w4 has \d+ customers",
+        r"all 100 totals are right: \d+ payments, \d+ cents",
+        r"4 workers have left, with exit codes \[0, 0, 0, 0\]",
+    ],
     "async_workers": [
         r"40 jobs, 4 of them at the second attempt, up to [2-8] at once",
         "all handlers have finished: True",

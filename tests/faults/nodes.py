@@ -39,6 +39,10 @@ class Node:
         self.advertised_port = advertise or self.cluster_port
         self.seeds = seeds
         self.flags: tuple[str, ...] = ()
+        self.has_cluster_port = True
+        """False: it is alone, as `penstock serve` is by default."""
+        self.open_files: int | None = None
+        """The most files that its process may open (`ulimit -n`); None: as many as this process."""
         self.lines: list[str] = []
         """Its output on both streams, of all its processes."""
         self._said = threading.Condition()
@@ -59,6 +63,11 @@ class Node:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     # --- starting and stopping
 
     def start(self) -> None:
@@ -66,7 +75,7 @@ class Node:
         assert not self.is_running
         self._began = len(self.lines)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, "serve", *self._arguments()],
+            [*self._limited(), sys.executable, "-c", LAUNCH, "serve", *self._arguments()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -76,9 +85,17 @@ class Node:
         self._reader = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
         self._reader.start()
 
+    def _limited(self) -> list[str]:
+        """The shell sets the limit and becomes the node, so that the process keeps its id."""
+        return (
+            [] if self.open_files is None else ["sh", "-c", f'ulimit -n {self.open_files} && exec "$@"', "sh"]
+        )
+
     def _arguments(self) -> list[str]:
         arguments = ["--node-id", str(self.node_id), "--data-dir", str(self.data_dir), "--http", "none"]
-        arguments += ["--kafka", self.bootstrap_servers, "--cluster", f"127.0.0.1:{self.cluster_port}"]
+        arguments += ["--kafka", self.bootstrap_servers]
+        if self.has_cluster_port:
+            arguments += ["--cluster", f"127.0.0.1:{self.cluster_port}"]
         if self.advertised_port != self.cluster_port:
             arguments += ["--set", f"cluster_advertise=127.0.0.1:{self.advertised_port}"]
         if self.seeds:

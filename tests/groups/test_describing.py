@@ -38,11 +38,11 @@ def test_groups_are_listed_by_state_and_type() -> None:
     busy = GroupListing(group_id="busy", state=GroupState.STABLE, protocol_type="consumer")
     idle = GroupListing(group_id="idle", state=GroupState.EMPTY, protocol_type="")
     listed = harness.coordinator.list_groups
-    assert listed() == [busy, idle]
-    assert listed(states=["stable"]) == [busy]
-    assert listed(states=["Empty", "Dead"]) == [idle]
-    assert listed(group_types=["CLASSIC"]) == [busy, idle]
-    assert listed(group_types=["consumer"]) == []
+    assert list(listed()) == [busy, idle]
+    assert list(listed(states=["stable"])) == [busy]
+    assert list(listed(states=["Empty", "Dead"])) == [idle]
+    assert list(listed(group_types=["CLASSIC"])) == [busy, idle]
+    assert list(listed(group_types=["consumer"])) == []
     assert idle.group_type == "classic"
 
 

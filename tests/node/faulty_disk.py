@@ -11,13 +11,15 @@ from penstock.log import File, OsDisk
 
 
 class FaultyDisk(OsDisk):
-    """`full`: no write finds space, whole files neither. `broken_flush`: flushing a file whose path contains it fails.
-    `surprise`: syncing the whole disk fails with an unexpected exception. `flush_seconds`: every flush takes this long.
-    `may_flush`: while it is not set, no flush ends."""
+    """`full`: no write finds space, whole files neither. `broken_write`: an append with these bytes fails.
+    `broken_flush`: flushing a file whose path contains it fails. `surprise`: syncing the whole disk fails with an
+    unexpected exception. `flush_seconds`: every flush takes this long. `may_flush`: while it is not set, no flush
+    ends."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
         self.full = False
+        self.broken_write = b""
         self.broken_flush: str | None = None
         self.surprise = False
         self.flush_seconds = 0.0
@@ -57,6 +59,9 @@ class FaultyFile:
 
     def append(self, data: Buffer | Sequence[Buffer]) -> None:
         self._check_space()
+        broken = self._disk.broken_write
+        if broken and broken in b"".join([data] if isinstance(data, Buffer) else data):
+            raise StorageError(f"{self._path}: write failed (injected)")
         self._file.append(data)
 
     def write_at(self, position: int, data: Buffer) -> None:

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from penstock.kafka.wire import ApiKey, RequestHeader
+from penstock.node import loop_watchdog
 from penstock.node.loop_watchdog import LoopWatchdog, describe
 from penstock.node.metrics import NodeMetrics
 
@@ -23,9 +24,12 @@ def hold_until_seen(watchdog: LoopWatchdog) -> None:
 
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_a_turn_that_holds_the_loop_is_counted_and_logged_with_its_cause(
-    make_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = NodeMetrics(0.0)
+    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.0)
 
     async def scenario() -> None:
         watchdog = LoopWatchdog(metrics)
@@ -39,6 +43,47 @@ def test_a_turn_that_holds_the_loop_is_counted_and_logged_with_its_cause(
         runner.run(scenario())
     assert metrics.slow_turns >= 1
     assert "hold_until_seen" in caplog.text
+
+
+def test_a_late_turn_without_a_known_cause_is_counted_and_not_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = NodeMetrics(0.0)
+    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.0)
+
+    async def scenario() -> None:
+        watchdog = LoopWatchdog(metrics)
+        # As if this process had been paused: its thread saw nothing either.
+        watchdog._due = time.monotonic() - 1
+        watchdog._beat()
+        assert watchdog._timer is not None
+        watchdog._timer.cancel()
+
+    with caplog.at_level(logging.INFO, "penstock.node"):
+        asyncio.run(scenario())
+    assert metrics.slow_turns == 1
+    assert not caplog.records
+
+
+def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = NodeMetrics(0.0)
+
+    async def scenario() -> None:
+        watchdog = LoopWatchdog(metrics)
+        watchdog._due = time.monotonic() - 1
+        watchdog.cause = "any function"
+        monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.9)
+        watchdog._beat()
+        assert watchdog._timer is not None
+        watchdog._timer.cancel()
+
+    asyncio.run(scenario())
+    assert metrics.slow_turns == 0
+
+
+def test_the_system_tells_how_long_a_thread_waited_for_a_cpu() -> None:
+    before = loop_watchdog.waited_for_cpu()
+    assert loop_watchdog.waited_for_cpu() >= before >= 0.0
 
 
 def stack_of(function: Callable[[threading.Event, threading.Event], None]) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from penstock.queue import QueueSettings
+from penstock.queue import Backlog, LaneTable, QueueSettings
 from penstock.queue.states import CHUNK_SIZE
 
 AVAILABLE, LEASED, DEFERRED, DYING, DONE = "available", "leased", "deferred", "dying", "done"
@@ -17,6 +17,7 @@ class Message:
     due_ms: int = 0
     expires_ms: int = FOR_EVER
     key: int | None = None
+    lane: int = 0
 
 
 @dataclass
@@ -49,6 +50,11 @@ class Model:
         self.read_to = start
         self.offset_states: dict[int, OffsetState] = {}
         self.letters: dict[int, tuple[int, str]] = {}
+        self.lanes = LaneTable()
+        self.owner_of: dict[str, str] = {}
+        """By member, in a queue with lanes."""
+        self.interrupted: dict[int, str] = {}
+        """By offset: the owner whose lease on it ended while it was at work."""
 
     @classmethod
     def restored(cls, settings: QueueSettings, log: dict[int, Message], stored: Stored) -> "Model":
@@ -104,26 +110,96 @@ class Model:
         self.tick(now_ms)
         taken: list[tuple[int, int]] = []
         busy: set[int] = set()
-        count = min(count, self.settings.max_leased - self.count(LEASED))
+        count = min(count, self.settings.max_leased - self.count(LEASED), self.most_of(member))
         for offset, offset_state in self.undone():
             if len(taken) >= count or offset >= below:
                 break
             key = self.log[offset].key if self.settings.key_ordered else None
             if self.settings.strict and not self._may_follow(offset_state, member, key, busy):
                 break
-            if offset_state.state == AVAILABLE and key not in busy:
+            if offset_state.state == AVAILABLE and key not in busy and self.may_get(member, offset):
                 offset_state.state, offset_state.member, offset_state.until_ms = (
                     LEASED,
                     member,
                     now_ms + self.settings.lease_ms,
                 )
                 offset_state.deliveries += 1
+                self.interrupted.pop(offset, None)
                 taken.append((offset, offset_state.deliveries))
                 if self.settings.strict and offset_state.deliveries > 1:
                     break
             if key is not None:
                 busy.add(key)
         return taken
+
+    # Lanes
+
+    def assign(self, now_ms: int, table: LaneTable) -> None:
+        self.tick(now_ms)
+        before = self.lanes
+        if table.epoch < before.epoch:
+            return
+        self.lanes = table
+        for offset, offset_state in self.undone():
+            owner, lane = self.owner_of.get(offset_state.member), self.log[offset].lane
+            lost = table.owner(lane) != owner or table.epoch_of(lane) != before.epoch_of(lane)
+            if offset_state.state == LEASED and owner is not None and lost:
+                if owner in table.present:
+                    self.hand_back(offset)
+                    if self.log[offset].expires_ms <= now_ms:
+                        offset_state.state = DONE
+                else:
+                    self._give_back(now_ms, offset, 0)
+        for offset, owner in list(self.interrupted.items()):
+            self._look_after(offset, owner)
+        self._move_ends()
+
+    def _look_after(self, offset: int, owner: str) -> None:
+        """An interrupted delivery counts if its owner has gone."""
+        offset_state = self.offset_states[offset]
+        is_available = offset >= self.start and offset_state.state == AVAILABLE
+        if is_available and owner not in self.lanes.present:
+            offset_state.deliveries += 1
+            if 0 < self.settings.delivery_limit <= offset_state.deliveries:
+                self._dead_letter(offset, "delivery_limit")
+        if (
+            owner not in self.lanes.present
+            or not is_available
+            or self.lanes.owner(self.log[offset].lane) != owner
+        ):
+            del self.interrupted[offset]
+
+    def _end_lease(self, now_ms: int, offset: int) -> None:
+        offset_state = self.offset_states[offset]
+        owner = self.owner_of.get(offset_state.member)
+        if owner is None or owner not in self.lanes.present:
+            self._give_back(now_ms, offset, 0)
+            return
+        self.interrupted[offset] = owner
+        self.hand_back(offset)
+        if self.log[offset].expires_ms <= now_ms:
+            offset_state.state = DONE
+
+    def may_get(self, member: str, offset: int) -> bool:
+        lane, owner = self.log[offset].lane, self.owner_of.get(member)
+        return owner is None or (self.lanes.owner(lane) == owner and lane not in self.lanes.revoked)
+
+    def most_of(self, member: str) -> int:
+        """How many more messages a member may hold."""
+        owner = self.owner_of.get(member)
+        if owner is None:
+            return FOR_EVER
+        holders = [each.member for _, each in self.undone() if each.state == LEASED]
+        if any(self.owner_of.get(each) == owner and each != member for each in holders):
+            return 0
+        owners = len({each for each in self.lanes.owners if each is not None}) or 1
+        return max(1, self.settings.max_leased // owners) - holders.count(member)
+
+    def is_outdated(self, member: str, first: int, last: int, epoch: int | None) -> bool:
+        """Whether the lane of one of these messages got its owner after this epoch."""
+        if member not in self.owner_of or epoch is None:
+            return False
+        return any(epoch < self.lanes.epoch_of(self.log[each].lane) for each in range(first, last + 1))
 
     def _may_follow(
         self, offset_state: OffsetState, member: str | None, key: int | None, busy: set[int]
@@ -160,7 +236,8 @@ class Model:
         self.tick(now_ms)
         for offset, _ in self.undone():
             if self._is_held(member, offset):
-                self._give_back(now_ms, offset, 0)
+                self._end_lease(now_ms, offset)
+        self.owner_of.pop(member, None)
         self._move_ends()
 
     def bury(self, first: int, last: int) -> None:
@@ -172,7 +249,7 @@ class Model:
     def tick(self, now_ms: int) -> None:
         for offset, offset_state in self.undone():
             if offset_state.state == LEASED and offset_state.until_ms <= now_ms:
-                self._give_back(now_ms, offset, 0)
+                self._end_lease(now_ms, offset)
             if offset_state.state in (AVAILABLE, DEFERRED) and self.log[offset].expires_ms <= now_ms:
                 offset_state.state = DONE
             if offset_state.state == DEFERRED and offset_state.due_ms <= now_ms:
@@ -237,6 +314,20 @@ class Model:
             if key is not None:
                 busy.add(key)
         return found
+
+    def backlog(self, now_ms: int, end: int) -> Backlog:
+        """All offsets before `end` that are not done, also those that were not read."""
+        waiting = self.waiting()
+        ahead = [self.offset_states.get(offset, OffsetState("unread")) for offset in range(self.read_to, end)]
+        unread = sum(one.state == "unread" for one in ahead)
+        not_due = sum(one.state == "unread" and one.due_ms > now_ms for one in ahead)
+        return Backlog(
+            self.count(AVAILABLE) - waiting + unread - not_due,
+            self.count(LEASED),
+            self.count(DEFERRED) + not_due,
+            waiting,
+            self.count(DYING) + sum(one.state == DYING for one in ahead),
+        )
 
     def next_due_ms(self) -> int:
         times = [FOR_EVER]

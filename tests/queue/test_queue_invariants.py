@@ -3,6 +3,7 @@
 The partition is compared with a naive model after every step. Numbers are the invariants of that file.
 """
 
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,17 +14,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import ErrorCode
 from penstock.queue import (
+    HEAD_SUFFIX,
+    Acknowledgement,
     DeadLetter,
+    LaneTable,
     QueuePartition,
     QueueSettings,
     RetryBackoffSettings,
     ScanResult,
+    StoredBacklog,
     chunk_of,
+    decode_head,
+    state_end,
 )
 from penstock.queue.states import (
     AVAILABLE,
     CHUNK_SIZE,
     DEFERRED,
+    DONE,
     DYING,
     LEASED,
     REJECTED,
@@ -34,7 +42,8 @@ from penstock.types import Term
 from tests.queue import model as naive
 from tests.queue.model import FOR_EVER, Message, Model, Stored
 
-MEMBERS = st.sampled_from(["ann", "ben"])
+LANES = 4
+MEMBERS = st.sampled_from(["ann", "ben", "ann", "ben", "amy"])
 SHORT_MS = st.sampled_from([0, 1, 40, 300])
 MESSAGES = st.builds(
     Message,
@@ -42,17 +51,25 @@ MESSAGES = st.builds(
     due_ms=st.sampled_from([0, 0, 0, 500, 1500]),
     expires_ms=st.sampled_from([FOR_EVER, FOR_EVER, FOR_EVER, 900, 2500]),
     key=st.sampled_from([None, 1, 2, 3]),
+    lane=st.integers(0, LANES - 1),
 )
+ORDERS: list[dict[str, Any]] = [
+    {"key_ordered": key_ordered, "strict": strict}
+    for key_ordered in (False, True)
+    for strict in (False, False, True)
+] + [{"lanes": LANES}] * 3
 SETTINGS = st.builds(
-    QueueSettings,
+    lambda order, **others: QueueSettings(**order, **others),
+    order=st.sampled_from(ORDERS),
     lease_ms=st.just(1500),
     delivery_limit=st.sampled_from([0, 1, 2, 3]),
     max_leased=st.sampled_from([3, 10_000]),
-    key_ordered=st.booleans(),
-    strict=st.sampled_from([False, False, True]),
     dead_letters=st.booleans(),
     retry_backoff=st.sampled_from([None, RetryBackoffSettings(first_ms=200, max_ms=500)]),
 )
+OWNERS = {"ann": "A", "ben": "B", "amy": "A"}
+"""In a queue with lanes, by member: amy is another connection of the same worker as ann."""
+OWNED_LANES = st.lists(st.sampled_from(["A", "A", "B", "B", None]), min_size=LANES, max_size=LANES)
 
 
 def some(state: str) -> Callable[[Any], bool]:
@@ -80,6 +97,7 @@ class RandomQueue(RuleBasedStateMachine):
         """By token."""
         self.letters: list[DeadLetter] = []
         self.start_offset = start
+        self.lanes = LaneTable(epoch=1, owners=["A", "A", "B", None], epochs=[1, 1, 1, 0], present={"A"})
         self.restart(0)
 
     # Steps of members
@@ -113,6 +131,7 @@ class RandomQueue(RuleBasedStateMachine):
             deferred=[(offset, each.due_ms) for offset, each in read.items() if each.due_ms],
             expiring=[(o, each.expires_ms) for o, each in read.items() if each.expires_ms < FOR_EVER],
             keys=[each.key for each in read.values()] if self.settings.key_ordered else (),
+            lanes=array("H", [each.lane for each in read.values()]) if self.settings.lanes else None,
         )
         self.partition.extend(self.now_ms, end, scan)
         self.model.extend(self.now_ms, end)
@@ -122,7 +141,8 @@ class RandomQueue(RuleBasedStateMachine):
     def acquire(self, member: str, count: int) -> None:
         acquired = self.partition.acquire(self.now_ms, member, count)
         got = [(o, each.deliveries) for each in acquired for o in range(each.first, each.last + 1)]
-        assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8, 9]
+        assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8, 9, 10]
+        assert not got or self.partition.held_by(member) >= len(got)
         assert not {offset for offset, _ in got} & set().union(*self.promises)  # [1]
 
     @rule(
@@ -167,9 +187,9 @@ class RandomQueue(RuleBasedStateMachine):
         kinds = bytes(data.draw(st.lists(st.integers(0, 4), min_size=size, max_size=size)))
         self.say(member, first, first + width - 1, kinds, delay)
 
-    @rule(kind=st.integers(0, 4), place=st.integers(0, 9), delay=st.none() | SHORT_MS)
+    @rule(kind=st.integers(0, 4), place=st.integers(0, 9), delay=st.none() | SHORT_MS, data=st.data())
     @precondition(some(naive.LEASED))
-    def acknowledge_one(self, kind: int, place: int, delay: int | None) -> None:
+    def acknowledge_one(self, kind: int, place: int, delay: int | None, data: st.DataObject) -> None:
         self.model.tick(self.now_ms)
         leased = [
             (offset, offset_state)
@@ -178,7 +198,79 @@ class RandomQueue(RuleBasedStateMachine):
         ]
         if leased:
             offset, offset_state = leased[place % len(leased)]
-            self.say(offset_state.member, offset, offset, bytes((kind,)), delay)
+            epoch = data.draw(st.sampled_from([None, self.model.lanes.epoch, self.model.lanes.epoch - 1]))
+            self.say(offset_state.member, offset, offset, bytes((kind,)), delay, epoch)
+
+    @rule(
+        picks=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=2, max_size=8),
+        delay=st.none() | SHORT_MS,
+    )
+    @precondition(some(naive.LEASED))
+    def acknowledge_many(self, picks: list[tuple[int, int]], delay: int | None) -> None:
+        """In one request: also the same offset again, and offsets of others."""
+        self.model.tick(self.now_ms)
+        leased = [each for each in self.model.undone() if each[1].state == naive.LEASED]
+        if not leased:
+            return
+        member, token = leased[0][1].member, len(self.accepted)
+        acks = [
+            Acknowledgement(
+                leased[place % len(leased)][0], leased[place % len(leased)][0], bytes((kind,)), delay
+            )
+            for place, kind in picks
+        ]
+        results = self.partition.acknowledge_all(self.now_ms, member, acks, token=token)
+        taken: list[tuple[int, int]] = []
+        for ack, error in zip(acks, results.errors, strict=True):
+            if self.model.holds(member, ack.first, ack.last):
+                assert error is ErrorCode.NONE
+                taken.append((ack.first, ack.kinds[0]))
+                self.model.settle(self.now_ms, ack.first, ack.kinds[0], delay)
+            else:
+                assert error in (ErrorCode.INVALID_RECORD_STATE, ErrorCode.FENCED_MEMBER_EPOCH)
+        assert results.waits == any(kind != 4 for _, kind in taken)
+        self.accepted[token] = {offset for offset, kind in taken if kind == 1}
+
+    @rule(
+        owners=OWNED_LANES,
+        revoked=st.sets(st.integers(0, LANES - 1), max_size=2),
+        present=st.sets(st.sampled_from("AB")),
+        again=st.sets(st.integers(0, LANES - 1), max_size=1),
+        is_old=st.sampled_from([False] * 5 + [True]),
+    )
+    @precondition(lambda self: self.settings.lanes)
+    def assign(
+        self,
+        owners: list[str | None],
+        revoked: set[int],
+        present: set[str],
+        again: set[int],
+        is_old: bool,
+    ) -> None:
+        """Lanes get other owners, or the same ones in another epoch; members that had gone are connected again."""
+        for member, owner in OWNERS.items():
+            if self.model.owner_of.get(member) != owner:
+                self.connect(member, owner)
+        before = self.lanes
+        epoch = before.epoch - 1 if is_old else before.epoch + 1
+        moved = [owner != before.owner(lane) or lane in again for lane, owner in enumerate(owners)]
+        epochs = [epoch if moved[lane] else before.epoch_of(lane) for lane in range(LANES)]
+        table = LaneTable(epoch=epoch, owners=owners, epochs=epochs, revoked=revoked, present=present)
+        self.lanes = before if is_old else table
+        self.give_lanes(table)
+
+    def give_lanes(self, table: LaneTable) -> None:
+        leased = self.partition.leased_count
+        withdrawn = self.partition.assign(self.now_ms, table)
+        self.model.assign(self.now_ms, table)
+        assert sum(withdrawn) == leased - self.partition.leased_count
+
+    def connect(self, member: str, owner: str) -> None:
+        """A member that had leases under no owner would keep them in any lane."""
+        for queue in (self.partition.release_member, self.model.release):
+            queue(self.now_ms, member)
+        self.partition.attach(member, owner)
+        self.model.owner_of[member] = owner
 
     def accept_everything(self) -> None:
         self.model.tick(self.now_ms)
@@ -186,13 +278,20 @@ class RandomQueue(RuleBasedStateMachine):
             if offset_state.state == naive.LEASED:
                 self.say(offset_state.member, offset, offset, b"\1", None)
 
-    def say(self, member: str, first: int, last: int, kinds: bytes, delay: int | None) -> None:
+    def say(
+        self, member: str, first: int, last: int, kinds: bytes, delay: int | None, epoch: int | None = None
+    ) -> None:
         token = len(self.accepted)
         result = self.partition.acknowledge(
-            self.now_ms, member, first, last, kinds, delay_ms=delay, token=token
+            self.now_ms, member, first, last, kinds, delay_ms=delay, epoch=epoch, token=token
         )
         if not self.model.holds(member, first, last):
-            assert result == (ErrorCode.INVALID_RECORD_STATE, False)
+            expected = [ErrorCode.INVALID_RECORD_STATE, ErrorCode.FENCED_MEMBER_EPOCH]
+            assert not result.waits
+            assert result.error in expected[: 2 if self.settings.lanes else 1]
+            return
+        if self.model.is_outdated(member, first, last, epoch):
+            assert result == (ErrorCode.FENCED_MEMBER_EPOCH, False)  # [10]
             return
         each_kind = kinds if len(kinds) > 1 else kinds * (last - first + 1)
         assert result == (ErrorCode.NONE, each_kind.count(4) < len(each_kind))
@@ -301,9 +400,35 @@ class RandomQueue(RuleBasedStateMachine):
         else:
             self.partition = QueuePartition(self.settings, term=term, start_offset=self.first_start)
             self.model = Model(self.settings, self.log, self.first_start)
+        if self.settings.lanes:
+            for member, owner in OWNERS.items():
+                self.connect(member, owner)
+            self.give_lanes(self.lanes)
         self.start_offset = self.partition.start_offset
         self.partition.trimmed(self.now_ms, self.log_start)
         self.model.trim(self.now_ms, self.log_start)
+        if kept:
+            self.count_stored(records)
+
+    @property
+    def end_offset(self) -> int:
+        """A little behind all that was read before a restart."""
+        return max(self.partition.next_offset, *self.log, 0) + 3
+
+    def count_stored(self, records: dict[bytes, bytes]) -> None:
+        """The stored state alone gives the numbers that the restored partition has."""
+        end = self.end_offset
+        counted = StoredBacklog(
+            decode_head(records[HEAD_SUFFIX]),
+            self.settings,
+            now_ms=self.now_ms,
+            log_start_offset=self.log_start,
+            end_offset=end,
+        )
+        for suffix, value in records.items():
+            counted.add(suffix, value)
+        assert counted.backlog == self.partition.backlog(self.now_ms, end)
+        assert counted.state_end == state_end(records)
 
     # Invariants
 
@@ -321,6 +446,12 @@ class RandomQueue(RuleBasedStateMachine):
         assert self.partition.deferred_count == self.model.count(naive.DEFERRED)
 
     @invariant()
+    def the_backlog_matches_the_model(self) -> None:
+        """Also of offsets that were not read since the last restart: the stored state says what they are."""
+        end = self.end_offset
+        assert self.partition.backlog(self.now_ms, end) == self.model.backlog(self.now_ms, end)
+
+    @invariant()
     def peek_matches_the_model(self) -> None:
         """[2, 5]"""
         runs = self.partition.peek(0, self.partition.next_offset, max_runs=10**6)
@@ -331,6 +462,15 @@ class RandomQueue(RuleBasedStateMachine):
             assert run.deliveries == offset_state.deliveries
             if offset_state.state == naive.LEASED:
                 assert (run.member, run.until_ms) == (offset_state.member, offset_state.until_ms)
+
+    @invariant()
+    def no_lane_has_two_holders(self) -> None:
+        """[10]"""
+        holders: dict[int, set[str]] = {}
+        for offset, each in self.model.undone():
+            if each.state == naive.LEASED and each.member in self.model.owner_of:
+                holders.setdefault(self.log[offset].lane, set()).add(each.member)
+        assert not self.settings.lanes or all(len(each) == 1 for each in holders.values())
 
     @invariant()
     def the_next_deadline_is_not_too_late(self) -> None:
@@ -356,6 +496,8 @@ class RandomQueue(RuleBasedStateMachine):
             assert chunk.listed or chunk.state.count(AVAILABLE) == 0
             read = chunk.state[: max(0, table.next_offset - chunk.base)]
             assert UNREAD not in read  # [5]
+            done = [index for index, state in enumerate(chunk.state) if state == DONE]
+            assert not any(chunk.deliveries[index] for index in done), "their deliveries are not stored"
 
     def teardown(self) -> None:
         """Nothing is lost: in the end everything is delivered, and then all is done and the state is small."""
@@ -390,7 +532,11 @@ class RandomQueue(RuleBasedStateMachine):
 
 def replace_limit(queue: QueueSettings) -> QueueSettings:
     return QueueSettings(
-        key_ordered=queue.key_ordered, strict=queue.strict, delivery_limit=0, max_leased=10**6
+        key_ordered=queue.key_ordered,
+        strict=queue.strict,
+        lanes=queue.lanes,
+        delivery_limit=0,
+        max_leased=10**6,
     )
 
 

@@ -47,7 +47,7 @@ def cells(draw: st.DrawFn) -> tuple[bytearray, bytearray]:
         for value, count, length in pattern:
             length = 1 if shortest else length
             state += BYTE[value] * length
-            deliveries += BYTE[0 if value == AVAILABLE else count] * length
+            deliveries += BYTE[0 if value in (AVAILABLE, DONE) else count] * length
     return state[:CHUNK_SIZE], deliveries[:CHUNK_SIZE]
 
 

@@ -22,6 +22,7 @@ from penstock.raft import config, core, election, follower, leader, membership
 from penstock.sim.outcome import Failure
 from penstock.sim.seeds import NODE, run_seed
 from tests.sim.mutant import Change, Mutant
+from tests.sim.mutants_of_cliques import CLIQUE_MUTANTS
 from tests.sim.mutants_of_groups import GROUP_MUTANTS
 from tests.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 
@@ -389,7 +390,7 @@ MUTANTS = (
         (
             Change(
                 metadata_log.MetadataLog,
-                "apply_committed",
+                "_slices",
                 "partition.high_watermark",
                 "partition.log.end_offset",
             ),
@@ -433,6 +434,7 @@ MUTANTS = (
     ),
     *UPKEEP_MUTANTS,
     *GROUP_MUTANTS,
+    *CLIQUE_MUTANTS,
 )
 
 

@@ -1,6 +1,6 @@
-"""Seeded bugs of compaction and retention."""
+"""Seeded bugs of compaction and retention, and of files that are closed for others."""
 
-from penstock.log import compaction, compactor, retention
+from penstock.log import compaction, compactor, retention, segment
 from penstock.node import housekeeping
 from penstock.sim.seeds import NODE
 from tests.sim.mutant import Change, Mutant
@@ -68,5 +68,19 @@ UPKEEP_MUTANTS = (
         (Change(retention, "_count_by_size", "if excess < 0:", "if excess < -segment.size:"),),
         level=NODE,
         seeds=150,
+    ),
+    Mutant(
+        "file closed without a flush",
+        "the file of a segment is closed for another one, and its bytes are taken for flushed",
+        (Change(segment.Segment, "evict", "if self.dirty:", "if False:"),),
+        level=NODE,
+        seeds=20,
+    ),
+    Mutant(
+        "flush before closing fails unheard",
+        "bytes that could not be flushed before their file was closed are taken for flushed",
+        (Change(segment.Segment, "evict", "self._flush_error = problem", "pass"),),
+        level=NODE,
+        seeds=1000,
     ),
 )

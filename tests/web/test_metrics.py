@@ -11,7 +11,7 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.types import TopicPartition
 from penstock.web.metrics import render
-from penstock.web.snapshot import PartitionFigures, Snapshot, group_figures, of_counters
+from penstock.web.snapshot import MemoryFigures, PartitionFigures, Snapshot, group_figures, of_counters
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -122,7 +122,9 @@ def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     node.connections, node.connections_total = 3, 9
     node.loop_lag_seconds = 0.25
     node.slow_turns = 2
-    found = scrape(snapshot(node, flush_cycles=4, flush_seconds=0.5))
+    found = scrape(snapshot(node, flush_cycles=4, flush_seconds=0.5, open_log_files=7, log_files_opened=8))
+    assert found[labelled("penstock_open_log_files")] == 7
+    assert found[labelled("penstock_log_files_opened_total")] == 8
     assert found[labelled("penstock_flush_seconds_count")] == 4
     assert found[labelled("penstock_flush_seconds_sum")] == 0.5
     assert found[labelled("penstock_received_bytes_total")] == 11
@@ -132,6 +134,13 @@ def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     assert found[labelled("penstock_event_loop_lag_seconds")] == 0.25
     assert found[labelled("penstock_event_loop_slow_turns_total")] == 2
     assert found[labelled("penstock_start_time_seconds")] == 1000.0
+
+
+def test_the_memory_of_clients_has_metrics_for_each_port() -> None:
+    figures = MemoryFigures(port="kafka", reserved_bytes=5_000, waits=3)
+    found = scrape(snapshot(memory=(figures,)))
+    assert found[labelled("penstock_reserved_memory_bytes", port="kafka")] == 5_000
+    assert found[labelled("penstock_memory_waits_total", port="kafka")] == 3
 
 
 def test_a_node_that_is_not_ready_still_shows_its_counters() -> None:

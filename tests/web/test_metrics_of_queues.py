@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import Broker
 from penstock.config import Limits
 from penstock.node.queues import driver
-from penstock.node.queues.stats import Backlog, QueueFigures, QueueStatsTable
+from penstock.node.queues.stats import QueueFigures, QueueStatsTable
 from penstock.node.subscriptions.stats import PushFigures
-from penstock.queue import AckKind, Acquired
+from penstock.queue import AckKind, Acknowledgement, Acquired, Backlog
 from penstock.types import Isolation, Offset, Term, TopicPartition
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber
@@ -285,8 +285,8 @@ def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
 
 def test_a_range_is_counted_by_its_kinds() -> None:
     stats = QueueStatsTable().open("workers", TopicPartition("jobs", 0))
-    stats.count_settled(0, 99, bytes([AckKind.ACCEPT]))
-    stats.count_settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
+    kinds = bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW])
+    stats.count_settled([Acknowledgement(0, 99, bytes([AckKind.ACCEPT])), Acknowledgement(100, 102, kinds)])
     assert stats.kinds[AckKind.ACCEPT] == 101
     assert stats.kinds[AckKind.REJECT] == 1
     assert stats.kinds[AckKind.RENEW] == 1

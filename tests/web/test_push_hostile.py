@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
@@ -173,6 +175,49 @@ def test_a_message_of_endless_empty_fragments_ends_the_connection(
         raw.sendall(first + more * websocket_protocol.MAX_FRAGMENTS)
         assert close_code(raw) == 1009
     assert still_serves(broker, topic, unique)
+
+
+def test_text_that_is_not_utf8_ends_the_connection_without_a_traceback(
+    broker: Broker, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    with upgraded(broker) as raw:
+        raw.sendall(bytes([0x81, 0x82]) + bytes(4) + b"\xc3\x28")
+        assert close_code(raw) == 1007
+    assert still_serves(broker, topic, unique)
+    assert not [line for line in caplog.records if line.exc_info]
+
+
+def test_the_frames_of_one_read_are_parsed_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand empty pings come in a few reads, and would hold the event loop for seconds."""
+    parsed: list[int] = []
+    parse = WebSocketsSansIOProtocol.data_received
+
+    def counting(self: WebSocketsSansIOProtocol, data: bytes) -> None:
+        if self.handshake_initiated:
+            parsed.append(len(data))
+        parse(self, data)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", counting)
+    empty, last = bytes([0x89, 0x80]) + bytes(4), bytes([0x89, 0x84]) + bytes(4) + b"last"
+    with upgraded(broker) as raw:
+        raw.sendall(empty * 20_000 + last)
+        received = b""
+        while not received.endswith(b"last"):
+            received = received[-4:] + raw.recv(65536)
+    assert sum(parsed) == 20_000 * len(empty) + len(last)
+    assert max(parsed) <= websocket_protocol.SLICE_BYTES
+
+
+def test_every_message_of_one_read_is_handled(broker: Broker, topic: str, unique: Unique) -> None:
+    subscribe = {**SUBSCRIBE, "subscription": unique("many"), "topics": [topic]}
+    frames = [json.dumps(subscribe).encode(), *[b'{"type": "ping"}'] * 500]
+    with upgraded(broker) as raw:
+        raw.sendall(b"".join(Frame(Opcode.TEXT, frame).serialize(mask=True) for frame in frames))
+        received = b""
+        while received.count(b"pong") < 500:
+            part = raw.recv(65536)
+            assert part
+            received += part
 
 
 def test_unread_pongs_do_not_fill_memory(broker: Broker, topic: str, unique: Unique) -> None:

@@ -1,6 +1,7 @@
 """Record batches: the format in which records are sent, stored and replicated."""
 
 from penstock.batch import _scan
+from penstock.batch._count import check_count
 from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
 from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
@@ -47,6 +48,7 @@ __all__ = [
     "RowColumns",
     "build_batch",
     "check_batch",
+    "check_count",
     "check_header",
     "check_produced",
     "compress",

@@ -34,8 +34,7 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
-from crc32c import crc32c
-
+from penstock.batch.checksum import crc32c
 from penstock.errors import BatchError, ErrorCode
 
 Buffer = bytes | bytearray | memoryview

@@ -6,9 +6,8 @@ computed piece by piece.
 
 from struct import Struct
 
-from crc32c import crc32c
-
 from penstock.batch._encode import EncodedRows
+from penstock.batch.checksum import crc32c
 from penstock.batch.compression import NONE, compress
 from penstock.batch.header import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, seal
 

@@ -33,6 +33,10 @@ COMMANDS = {
     "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "subscriptions": ("penstock.cli.subscriptions:subscriptions", "List, describe and delete subscriptions."),
     "queues": ("penstock.cli.queues:queues", "Create, watch and clear work queues and their dead letters."),
+    "clique": (
+        "penstock.cli.clique:clique",
+        "Show cliques: their workers, and what each owns.",
+    ),
     "worker": ("penstock.cli.worker:worker", "Run the workers of an application in several processes."),
     "status": ("penstock.cli.status:status", "Show what happens on the broker."),
     "cluster": ("penstock.cli.cluster:cluster", "Run a local cluster; look after any cluster."),

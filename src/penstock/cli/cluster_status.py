@@ -11,6 +11,7 @@ from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import ClusterApi, asks
 from penstock.cli.output import console, counted, table
+from penstock.cli.parameters import rounded
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import stop_on_signals
 from penstock.cli.watching import clear, repeated, watch_options
@@ -175,8 +176,8 @@ def _remainder(snapshot: ClusterStatus, chosen: Chosen) -> Iterator[str]:
 
 def _held_back(one: HeldBackStatus) -> str:
     holder = f"queue {one.queue} has not settled them" if one.queue else "not all queues are known"
-    age = f", the oldest {one.overdue_ms / 86_400_000:.1f} days" if one.overdue_ms else ""
-    kept = f"keeps {counted(one.records, 'record')} ({one.size_bytes} bytes{age}) beyond its retention"
+    age = f", the oldest by {rounded(one.overdue_ms)}" if one.overdue_ms else ""
+    kept = f"keeps {counted(one.records, 'record')} ({one.size_bytes} bytes) beyond its retention{age}"
     return f"{one.topic}-{one.partition} {kept}: {holder}"
 
 

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.demo_chapters import clients, cluster, crash, groups, queues, spark, start
+from penstock.cli.demo_chapters import clients, cliques, cluster, crash, groups, queues, spark, start
 from penstock.cli.demo_stage import Stage
 from penstock.cli.help import examples
 from penstock.cli.output import show, show_json, table
 
-CHAPTERS = (start.play, groups.play, clients.play, crash.play, queues.play, cluster.play, spark.play)
+CHAPTERS = (
+    start.play,
+    groups.play,
+    clients.play,
+    crash.play,
+    queues.play,
+    cliques.play,
+    cluster.play,
+    spark.play,
+)
 """The chapters in their order. They share one stage, with the broker that `start` starts."""
 
 
@@ -25,9 +34,10 @@ def demo(messages: int, data_dir: str | None, as_json: bool) -> None:
 
     It starts a broker, produces and consumes with real clients, and shows a group's lag. It kills the broker with
     kill -9 while a producer writes, and finds every acknowledged message afterwards, once. It uses a topic as a work
-    queue whose worker is killed, and pushes it to a subscriber. Then it starts a cluster of three nodes and kills a
-    leader in the same way. If Java is installed, a Spark pipeline copies a topic to another topic and to Parquet. At
-    the end it removes everything that it created.
+    queue whose worker is killed, and pushes it to a subscriber. The workers of a clique own customers, while one
+    worker joins and another one is killed. Then it starts a cluster of three nodes and kills a leader in the same
+    way. If Java is installed, a Spark pipeline copies a topic to another topic and to Parquet. At the end it removes
+    everything that it created.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=data_dir))
     stage = Stage(folder=folder, messages=messages, quiet=as_json)

@@ -35,8 +35,8 @@ def member_counts(connection: Connection, admin: AdminClient, groups: list[str])
 
 
 def _describe_queue(connection: Connection, group: str, state: str) -> dict[str, Any]:
-    consumers = queue_consumers.listed(connection, group)
-    return {"group": group, "type": share_groups.SHARE, "state": state, "consumers": consumers}
+    facts = {"group": group, "type": share_groups.SHARE, "state": state}
+    return facts | queue_consumers.listed(connection, group)
 
 
 def committed(connection: Connection, admin: AdminClient, group: str) -> Partitions:

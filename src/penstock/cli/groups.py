@@ -73,7 +73,7 @@ def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> N
 def _show_group(group: dict[str, Any]) -> None:
     if group["type"] == share_groups.SHARE:
         show(f"{group['group']}  ({group['state']}, a queue: `penstock queues describe` shows its messages)")
-        show_consumers(group["consumers"])
+        show_consumers(group)
         show("")
         return
     assignor = f", assignor {group['assignor']}" if group["assignor"] else ""

@@ -42,6 +42,7 @@ HINTS = {
     "unknown_dead_letter": "`penstock queues dead-letters list {queue}` shows what there is",
     "subscriptions/non_empty_group": "--force closes the connection of its subscriber",
     "unknown_subscription": "`penstock subscriptions list` shows what there is",
+    "unknown_clique": "`penstock clique list` shows what there is",
     "non_empty_group": "`penstock queues describe {queue}` shows its consumers",
     "unknown_node": "`penstock cluster status` shows the nodes",
     "not_controller": "`penstock cluster status` shows which nodes are missing",
@@ -182,6 +183,10 @@ class QueuesApi(ResourcesApi):
 
 class SubscriptionsApi(ResourcesApi):
     root = "/v1/subscriptions"
+
+
+class CliquesApi(ResourcesApi):
+    root = "/v1/cliques"
 
 
 def _is_reachable(address: str) -> bool:

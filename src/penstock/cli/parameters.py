@@ -41,6 +41,12 @@ def in_words(duration_ms: int) -> str:
     return f"{duration_ms // UNITS_MS[unit]}{unit}"
 
 
+def rounded(duration_ms: int) -> str:
+    """The duration in the largest unit of which it has at least one, rounded down."""
+    unit = next((unit for unit in reversed(UNITS_MS) if duration_ms >= UNITS_MS[unit]), "ms")
+    return f"{duration_ms // UNITS_MS[unit]}{unit}"
+
+
 def moment_ms(option: str, text: str) -> int:
     """Milliseconds since 1970, from themselves or from ISO 8601 (without a zone: local time)."""
     if text.isdigit():

@@ -16,9 +16,9 @@ from penstock.cli.parameters import Duration, moment_ms
 from penstock.cli.problem import Problem, explain
 from penstock.client.admin import read_configs
 from penstock.client.arguments import DELAY, DELIVER_AT, MESSAGE_ID, MESSAGE_ID_BYTES_MAX, TTL
-from penstock.client.errors import ClientError
+from penstock.client.errors import ClientError, PublishFailed
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
-from penstock.client.topic_rules import TopicRulesCache
+from penstock.client.topic_rules import TopicRulesCache, UnsuitableTopic
 
 LINE_NUMBER = "{n}"
 QUEUE_FULL_WAIT_S = 0.1
@@ -131,8 +131,14 @@ class Sender:
         self._look_up(counted=False)
         try:
             self._rules.check(self._topic, headers, REACH_SECONDS)
+        except UnsuitableTopic as unsuitable:
+            changes = " ".join(f"--set {name}={value}" for name, value in unsuitable.configs.items())
+            raise Problem(
+                f"{self._topic}: {unsuitable.reason}. Nothing was sent.",
+                f"penstock topics alter {self._topic} {changes}",
+            ) from None
         except ClientError as failure:
-            raise Problem(str(failure)) from None
+            raise self._explained(failure) from None
 
     def _partition_of(self, message_id: bytes) -> int:
         self._look_up(counted=True)
@@ -143,7 +149,14 @@ class Sender:
             if not self._topics.knows(self._topic, counted=counted):
                 self._topics.look_up(self._topic, counted=counted, timeout_s=REACH_SECONDS)
         except ClientError as failure:
-            raise Problem(str(failure)) from None
+            raise self._explained(failure) from None
+
+    def _explained(self, failure: ClientError) -> Problem:
+        """The advice of the Python client names Python calls; that of the command line names commands."""
+        code = failure.kafka_code if isinstance(failure, PublishFailed) else None
+        if code is None:
+            return Problem(str(failure))
+        return explain(KafkaError(code), f"sending to {self._topic}", self._bootstrap)
 
     def finish(self) -> None:
         """Waits until every message is acknowledged, or raises the first failure."""

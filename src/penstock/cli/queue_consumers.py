@@ -16,9 +16,10 @@ def counts(connection: Connection) -> dict[str, int]:
         return {}
 
 
-def listed(connection: Connection, queue: str) -> list[Facts]:
-    found: list[Facts] = _api(connection).get(queue)["consumers"]
-    return found
+def listed(connection: Connection, queue: str) -> Facts:
+    """The consumers of a queue, and whether there are more than are listed."""
+    found = _api(connection).get(queue)
+    return {name: found[name] for name in ("consumers", "more_consumers")}
 
 
 def _api(connection: Connection) -> QueuesApi:

@@ -95,7 +95,7 @@ def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _show_queue(queue: Facts) -> None:
-    counts = ("undone", "available", "leased", "deferred", "dying")
+    counts = ("undone", "available", "leased", "deferred", "waiting", "dying")
     columns = ("topic", "partition", "leader", "start=start_offset", "end=end_offset", *counts)
     show(queue["queue"], "", facts_table(queue["partitions"], *columns))
     for row in queue["partitions"]:
@@ -103,12 +103,13 @@ def _show_queue(queue: Facts) -> None:
             show(f"{row['topic']}-{row['partition']} is with {row['holder']}")
     for warning in queue["warnings"]:
         show(f"warning: {warning}")
-    show_consumers(queue["consumers"])
+    show_consumers(queue)
     show("", table("setting", "value", rows=queue["settings"].items()), "")
 
 
-def show_consumers(consumers: Sequence[Facts]) -> None:
-    """A table of them, under an empty line."""
+def show_consumers(queue: Facts) -> None:
+    """A table of its consumers, under an empty line."""
+    consumers: Sequence[Facts] = queue["consumers"]
     if not consumers:
         show("", "no consumers")
         return
@@ -118,6 +119,8 @@ def show_consumers(consumers: Sequence[Facts]) -> None:
     ]
     columns = ("consumer=name", "address", "interface", "since", "leases", "done/s=rate", "partitions")
     show("", facts_table(rows, *columns))
+    if queue["more_consumers"]:
+        show(f"there are more consumers: these {len(consumers):,} have worked on it longest")
 
 
 def moment(at_ms: int | None, precision: str = "milliseconds") -> str | None:

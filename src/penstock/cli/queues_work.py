@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, note, show_json
 from penstock.cli.parameters import Duration
 from penstock.cli.problem import Problem
+from penstock.cli.process_groups import ProcessGroups
 from penstock.cli.stopping import Stop, stop_on_signals
 from penstock.client import Client, Job, Queue
 from penstock.client.errors import ClientError
@@ -25,6 +25,8 @@ TURN_SECONDS = 0.5
 """How often a worker without jobs looks whether it is to stop."""
 UNUSED_ADDRESS = "127.0.0.1:9092"
 """The client finds the nodes by their HTTP addresses, and does not publish."""
+GRACE_SECONDS = 5.0
+"""How long a command may take to end after SIGTERM."""
 REJECTS = os.EX_DATAERR
 """The exit code by which a command says that a message can never be processed: sysexits.h."""
 
@@ -97,7 +99,10 @@ def receive(
 @click.option("-n", "--max", "most", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--exit", "until_empty", is_flag=True, help="End when no message is left.")
 @click.option(
-    "--timeout", type=Duration(1), metavar="TIME", help="Kill a command after this time, and retry."
+    "--timeout",
+    type=Duration(1),
+    metavar="TIME",
+    help="End a command, with all processes that it started, after this time, and retry.",
 )
 @asks(QueuesApi)
 def work(
@@ -116,7 +121,8 @@ def work(
     PENSTOCK_OFFSET, PENSTOCK_KEY and PENSTOCK_DELIVERIES are in its environment. Exit code 0: the message is done.
     65: it can never be processed, and goes to the dead letters. Any other code: it is tried again.
 
-    Ctrl-C or SIGTERM lets running commands finish; a second one does not.
+    Ctrl-C or SIGTERM lets running commands finish; a second one ends them. A command that is ended gets SIGTERM, and
+    SIGKILL five seconds later.
     """
     topics = sorted({row["topic"] for row in api.get(name)["partitions"]})
     until = _until_empty(api, name) if until_empty else None
@@ -159,6 +165,7 @@ class _Shift:
         self._left = most
         self._is_empty = is_empty
         self._timeout_s = timeout_s
+        self._commands = ProcessGroups(GRACE_SECONDS)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self.accepted = self.retried = self.rejected = 0
@@ -167,9 +174,13 @@ class _Shift:
         threads = [threading.Thread(target=self._work, args=(stop,), daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in steps: signals are handled in this thread, between two of them
-                thread.join(TURN_SECONDS)
+        try:
+            for thread in threads:
+                while thread.is_alive():  # in steps: signals are handled in this thread, between two of them
+                    thread.join(TURN_SECONDS)
+        except KeyboardInterrupt:
+            self._commands.end()
+            raise
         if isinstance(self._failure, ClientError):
             raise Problem(str(self._failure)) from None
         if self._failure is not None:
@@ -215,7 +226,7 @@ class _Shift:
             self.retried += code not in (0, REJECTS)
 
     def _run(self, job: Job) -> int | None:
-        """The exit code; None if the command was killed after its timeout."""
+        """The exit code; None if the command was ended after its timeout."""
         key = (
             (job.key or b"").decode(errors="replace").replace("\0", "\ufffd")
         )  # no variable can have a zero byte
@@ -229,16 +240,12 @@ class _Shift:
         }
         environment = os.environ | {f"PENSTOCK_{name}": str(value) for name, value in facts.items()}
         try:
-            ended = subprocess.run(
-                self._command, input=job.value or b"", env=environment, timeout=self._timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            note(
-                f"{job.topic}-{job.partition} at {job.offset}: not done after {self._timeout_s:g} s; tried again"
-            )
-            return None
+            code = self._commands.run(self._command, job.value or b"", environment, self._timeout_s)
         except OSError as failure:
             raise Problem(f"cannot run {self._command[0]}: {failure.strerror}") from None
-        if ended.returncode:
-            note(f"{job.topic}-{job.partition} at {job.offset}: exit code {ended.returncode}")
-        return ended.returncode
+        if code != 0:
+            trouble = (
+                f"not done after {self._timeout_s:g} s; tried again" if code is None else f"exit code {code}"
+            )
+            note(f"{job.topic}-{job.partition} at {job.offset}: {trouble}")
+        return code

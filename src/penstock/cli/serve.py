@@ -2,7 +2,6 @@
 
 import asyncio
 import ctypes
-import gc
 import logging
 import os
 import resource
@@ -18,6 +17,7 @@ import click
 from penstock.cli.build import pure_python
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
+from penstock.cli.long_lived import LongLivedObjects
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.config import NodeConfig, load_node_config
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS
@@ -29,6 +29,7 @@ from penstock.errors import (
     NotAdmitted,
     PenstockError,
     StorageError,
+    TooManyOpenFiles,
     UnknownFormat,
 )
 
@@ -43,6 +44,7 @@ START_HINTS: dict[type[PenstockError], str] = {
     StorageError: "look at the folder's permissions and at the disk's free space",
     CorruptLog: "the disk returned other bytes than were written: restore the folder from a backup",
     DiskFull: "free some space on the disk, or choose another folder with --data-dir",
+    TooManyOpenFiles: "let the process open more files (ulimit -n)",
 }
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -51,7 +53,6 @@ FREED_BYTES_KEPT = 128 * 1024 * 1024
 LARGEST_KEPT_BYTES = 32 * 1024 * 1024
 """The most that glibc allows."""
 SWITCH_INTERVAL_SECONDS = 0.0005
-GC_THRESHOLD = 50_000
 
 
 @click.command(
@@ -143,8 +144,6 @@ def _own_the_process() -> None:
     # The flush thread needs the interpreter for microseconds, and with the default of 5 ms a busy loop lets it wait
     # that long before acks=all can be answered.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    # Requests leave no cycles: searching for them after every 700 objects would cost some percent of the time.
-    gc.set_threshold(GC_THRESHOLD)
     _keep_freed_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -167,9 +166,11 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    service = Service(config, eager_http=True)
+    objects = LongLivedObjects()
+    service = Service(config, eager_http=True, on_growth=objects.exclude)
     try:
         await service.start()
+        objects.exclude(replicas=0)
     except OSError as failure:  # before the first log is open there is no StorageError
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from penstock.client.dead_letters import DeadLetter
     from penstock.client.publishing import Stored
     from penstock.client.queue_settings import QueueSettings
+    from penstock.client.retry_policy import Reject, Retry
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
     from penstock.client.thread_driver import Settlement
-    from penstock.client.worker_policy import Reject, Retry
 
 __all__ = [
     "Admin",
@@ -91,10 +91,10 @@ _MODULES = {
     "dead_letters": ("DeadLetter",),
     "publishing": ("Stored",),
     "queue_settings": ("QueueSettings",),
+    "retry_policy": ("Reject", "Retry"),
     "streams": ("Job", "Message", "Queue", "Subscription"),
     "sync": ("Client",),
     "thread_driver": ("Settlement",),
-    "worker_policy": ("Reject", "Retry"),
 }
 
 

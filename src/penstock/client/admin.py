@@ -109,6 +109,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[QueuePartitionInfo]
     configs: dict[str, str]
     consumers: list[QueueConsumerInfo] = []
+    more_consumers: bool = False
+    """Whether there are more consumers than are listed: at most 1,000 are, those that have worked on it longest."""
 
     @property
     def undone(self) -> int:
@@ -278,7 +280,13 @@ class Admin:
                 f"the description of queue {name}: {problem}: does the broker have another version?"
             ) from None
         configs = self.queue_configs(name)
-        return QueueInfo(name=name, partitions=partitions, configs=configs, consumers=consumers)
+        return QueueInfo(
+            name=name,
+            partitions=partitions,
+            configs=configs,
+            consumers=consumers,
+            more_consumers=bool(found.get("more_consumers")),
+        )
 
     # --- groups
 

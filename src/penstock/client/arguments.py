@@ -24,6 +24,8 @@ TTL: Final = "penstock-ttl-ms"
 MESSAGE_ID_BYTES_MAX: Final = 256
 """Topics that deduplicate refuse longer ones."""
 SECONDS_MAX: Final = 1e17
+WAIT_SECONDS_MAX: Final = 2_000_000.0
+"""23 days: librdkafka counts milliseconds in 31 bits."""
 RETRY_SECONDS_MAX: Final = 7 * 24 * 3600.0
 """Brokers accept no longer delay."""
 PREFETCH_MAX: Final = 100_000
@@ -45,6 +47,19 @@ def retry_seconds(delay: Seconds) -> float:
     """A delay clipped to the range that brokers accept. Computed delays easily become a little negative or too long;
     this must not fail the job."""
     return min(max(as_seconds("delay", delay), 0.0), RETRY_SECONDS_MAX)
+
+
+def wait_seconds(name: str, amount: Seconds) -> float:
+    """How long to wait. ValueError if it is negative; of longer waits only WAIT_SECONDS_MAX."""
+    seconds = as_seconds(name, amount)
+    if seconds < 0:
+        raise ValueError(f"{name}={amount!r}: expected seconds, at least 0, or a timedelta")
+    return min(seconds, WAIT_SECONDS_MAX)
+
+
+def wait_seconds_or_none(name: str, amount: Seconds | None) -> float | None:
+    """The same; None waits without an end."""
+    return None if amount is None else wait_seconds(name, amount)
 
 
 def as_ms(name: str, amount: Seconds) -> int:

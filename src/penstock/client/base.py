@@ -27,6 +27,8 @@ from penstock.client.arguments import (
     queue_and_topics,
     record_headers,
     topic_names,
+    wait_seconds,
+    wait_seconds_or_none,
 )
 from penstock.client.base_streams import BaseStream
 from penstock.client.calls import ReplyReader, call_headers
@@ -83,7 +85,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         *,
         http: str | Sequence[str] | None = None,
         kafka: Mapping[str, Any] | None = None,
-        reconnect_timeout_s: float | None = DEFAULT_RECONNECT_TIMEOUT_S,
+        reconnect_timeout_s: Seconds | None = DEFAULT_RECONNECT_TIMEOUT_S,
     ) -> None:
         """`http`: the nodes' HTTP addresses, if clients reach them at others than the nodes say (behind a proxy).
         `kafka`: settings of librdkafka, such as those for security. `reconnect_timeout_s`: a queue or subscription that
@@ -96,7 +98,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         self._servers = bootstrap_servers
         self._http = [http] if isinstance(http, str) else list(http or ())
         self._kafka_settings = dict(kafka or {})
-        self._reconnect_timeout_s = reconnect_timeout_s
+        self._reconnect_timeout_s = wait_seconds_or_none("reconnect_timeout_s", reconnect_timeout_s)
         self._streams: list[BaseStream[Any, Any]] = []
         self._lock = threading.Lock()
         self._publisher: Publisher | None = None
@@ -130,7 +132,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         delay: Seconds | None = None,
         deliver_at: Moment | None = None,
         ttl: Seconds | None = None,
-        timeout: float = PUBLISH_SECONDS,
+        timeout: Seconds = PUBLISH_SECONDS,
     ) -> StoredT:
         """Returns when a majority has the message on disk: where it is stored. Raises PublishFailed otherwise, after
         `timeout` seconds at the latest; the error says whether the message may be stored all the same.
@@ -141,7 +143,8 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         then. `ttl` (seconds): they do not deliver it later than that.
         """
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-        return self._publish(_outgoing(topic, payload(value, json), key, made, partition), timeout)
+        message = _outgoing(topic, payload(value, json), key, made, partition)
+        return self._publish(message, wait_seconds("timeout", timeout))
 
     def publish_soon(
         self,
@@ -193,7 +196,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         group: str | None = None,
         prefetch: int | None = None,
         standby: bool = False,
-        idle_s: float | None = None,
+        idle_s: Seconds | None = None,
     ) -> QueueT:
         """A consumer of the queue `name` on a topic, or on several: on the topic of its own name, unless `topic` names
         others. Iterate over it, or call `receive`; close it when done. (`queue(topic, group=name)` is the same.)
@@ -204,7 +207,8 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         """
         credit = Credit(DEFAULT_PREFETCH, 1) if prefetch is None else Credit(prefetch, prefetch)
         queue, topics = queue_and_topics(name, topic, group)
-        return self._open_queue(topics, queue, credit, standby, idle_s, self._reconnect_timeout_s)
+        idle = wait_seconds_or_none("idle_s", idle_s)
+        return self._open_queue(topics, queue, credit, standby, idle, self._reconnect_timeout_s)
 
     def subscribe(
         self,
@@ -216,7 +220,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         take_over: bool = False,
         ack_timeout: Seconds = DEFAULT_ACK_TIMEOUT_S,
         ttl: Seconds = DEFAULT_TTL_S,
-        idle_s: float | None = None,
+        idle_s: Seconds | None = None,
     ) -> SubscriptionT:
         """Follows topics in log order, from where the last ack of this name left off.
 
@@ -240,7 +244,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
                 last_problem=no_answer_text(self._servers),
             )
 
-        return self._open(self._subscription_type, open_session, idle_s)
+        return self._open(self._subscription_type, open_session, wait_seconds_or_none("idle_s", idle_s))
 
     def _open_queue(
         self,
@@ -347,6 +351,10 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
 
     def _read_topic_configs(self, topic: str, timeout_s: float) -> dict[str, str]:
         return read_configs(self._open_kafka_admin(), ResourceType.TOPIC, topic, timeout_s)
+
+    def http_urls(self) -> list[str]:
+        """The HTTP addresses of the nodes, as they announce them; waits for an answer of the cluster."""
+        return self._find_urls()
 
     def _find_urls(self) -> list[str]:
         """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""

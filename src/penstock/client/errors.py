@@ -91,6 +91,9 @@ class Denied(ClientError):
 class PublishFailed(ClientError):
     """A message was not acknowledged. With a message id it can be published again without being stored twice."""
 
+    kafka_code: int | None = None
+    """The code of librdkafka, if it has refused the message or its topic; negative codes are its own."""
+
 
 class CallFailed(ClientError):
     """The handler of a call has failed for good: has the type and the text of its exception."""

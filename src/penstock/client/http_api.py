@@ -30,23 +30,14 @@ class HttpApi:
         raise error
 
 
-def error_in(body: bytes | bytearray | None) -> tuple[str, str] | None:
-    """Code and message of the HTTP API's error; None if the body is not one."""
-    try:
-        error = json.loads(body or b"")["error"]
-        return str(error["code"]), str(error["message"])
-    except (ValueError, LookupError, TypeError):
-        return None
-
-
-def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
+def fetch(method: str, url: str, data: bytes | None, timeout_s: float) -> bytes:
+    """One request with JSON, and its answer as it came. Raises Denied or Unreachable."""
     opener = build_opener(ProxyHandler({}))
-    data = None if body is None else json.dumps(body).encode()
     headers = {"accept": "application/json", "content-type": "application/json"}
     try:
-        with opener.open(Request(url, data, headers, method=method), timeout=REQUEST_SECONDS) as answer:
-            text = answer.read()
-            return json.loads(text) if text else None
+        with opener.open(Request(url, data, headers, method=method), timeout=timeout_s) as answer:
+            text: bytes = answer.read()
+            return text
     except HTTPError as refused:
         with refused:
             code, message = error_in(refused.read(ERROR_BYTES_MAX)) or (
@@ -58,5 +49,20 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
         raise Unreachable(
             f"{url}: {problem}: check that the broker's HTTP port is open to this host"
         ) from None
+
+
+def error_in(body: bytes | bytearray | None) -> tuple[str, str] | None:
+    """Code and message of the HTTP API's error; None if the body is not one."""
+    try:
+        error = json.loads(body or b"")["error"]
+        return str(error["code"]), str(error["message"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
+    text = fetch(method, url, None if body is None else json.dumps(body).encode(), REQUEST_SECONDS)
+    try:
+        return json.loads(text) if text else None
     except ValueError as problem:
         raise Garbled(f"{url}: not JSON: {problem}: is this address a broker's HTTP port?") from None

@@ -222,4 +222,6 @@ def _failed(topic: str, error: KafkaError) -> PublishFailed:
     doubt = (
         " It may be stored all the same: publish it again with the same message_id." if is_doubtful else ""
     )
-    return PublishFailed(f"{cause}.{doubt}", retriable=cause.retriable)
+    failed = PublishFailed(f"{cause}.{doubt}", retriable=cause.retriable)
+    failed.kafka_code = error.code()
+    return failed

@@ -70,13 +70,29 @@ class SettleEntry(NamedTuple):
     failure: JobFailure | None = None
 
 
+class SettleKey(NamedTuple):
+    """What the entries of one settle frame have in common."""
+
+    tp: TopicPartition
+    delay_ms: int | None = None
+    """Of those that are retried."""
+    epoch: int | None = None
+    """Of the slots of a clique."""
+
+
 class SettleRequest(NamedTuple):
     """The entries of a settle frame that has no answer yet."""
 
     connection_id: int
-    tp: TopicPartition
-    delay_ms: int | None
+    key: SettleKey
     entries: list[SettleEntry]
+
+
+class CliqueClaim(NamedTuple):
+    """The consumer is a member of the clique whose queue this is: it gets the jobs of the slots that it owns."""
+
+    worker: str
+    member_id: str
 
 
 class QueueConnection(SessionConnection):
@@ -91,8 +107,8 @@ class QueueConnection(SessionConnection):
         """Nodes that lead other partitions of the queue."""
         self.leases: dict[TopicPartition, dict[int, Lease]] = {}
         """Leases by partition and offset."""
-        self.pending: dict[tuple[TopicPartition, int | None], list[SettleEntry]] = {}
-        """Entries that are to be sent, by partition and delay."""
+        self.pending: dict[SettleKey, list[SettleEntry]] = {}
+        """Entries that are to be sent."""
         self.awaits_pong = False
         """Whether jobs may still be under way although the credit is 0."""
         self.can_return = False
@@ -120,9 +136,10 @@ class QueueSession(Session[Item]):
         reconnect_timeout_s: float | None = None,
         last_problem: str = "",
         max_attempts: int | None = None,
+        claim: CliqueClaim | None = None,
     ) -> None:
         """`name`: the broker lists the consumer under it. `max_attempts`: the session fails if the queue allows fewer
-        deliveries."""
+        deliveries. `claim`: of a clique's worker, whose epoch `learn` tells."""
         super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
         self._queue = queue
         self._topics = list(topics)
@@ -136,6 +153,8 @@ class QueueSession(Session[Item]):
         self._last_request = 0
         self.lost_leases = 0
         self._max_attempts = max_attempts
+        self._claim = claim
+        self._epoch = 0
         self.delivery_limit: int | None = None
         """How often the queue delivers a job; 0: without limit, None: not known."""
 
@@ -149,8 +168,10 @@ class QueueSession(Session[Item]):
         promise: Promise | None,
         now: float,
         failure: JobFailure | None = None,
+        epoch: int | None = None,
     ) -> None:
-        """Is sent with the next effects. The promise is resolved when the action is durable, or has failed."""
+        """Is sent with the next effects. The promise is resolved when the action is durable, or has failed. `epoch`: of
+        the job's slot, when a clique's worker began it; a leader that knows a later owner refuses the action."""
         node = self._nodes.get(item.connection_id)
         tp = item.topic_partition
         if node is None or not self.holds(item):
@@ -160,7 +181,7 @@ class QueueSession(Session[Item]):
             node.leases[tp][item.offset] = Lease(now, item.order)
         else:
             del node.leases[tp][item.offset]
-        key = tp, delay_ms if action == "retry" else None
+        key = SettleKey(tp, delay_ms if action == "retry" else None, epoch)
         node.pending.setdefault(key, []).append(
             SettleEntry(item.offset, action, promise, item.order, failure)
         )
@@ -225,8 +246,31 @@ class QueueSession(Session[Item]):
     def _first_frame(self, connection: SessionConnection) -> str:
         assert isinstance(connection, QueueConnection)
         connection.credit = 0 if self._is_draining else min(self._credit)
-        options = {"topics": self._topics, "credit": connection.credit, "standby": self._standby}
+        options: dict[str, object] = {
+            "topics": self._topics,
+            "credit": connection.credit,
+            "standby": self._standby,
+        }
+        if self._claim is not None:
+            options["clique"] = {**self._claim._asdict(), "epoch": self._epoch}
         return compose("work", queue=self._queue, encoding="batch", name=self._name, **options)
+
+    def learn(self, epoch: int) -> None:
+        """A clique's worker knows this table: nodes serve it by this one, or a later one."""
+        if epoch <= self._epoch:
+            return
+        self._epoch = epoch
+        for node in self._nodes.values():
+            if node.is_open:
+                self._send(node, compose("epoch", epoch=epoch))
+
+    def set_credit(self, credit: int) -> None:
+        """The most jobs that this consumer has at once from each node, from now on."""
+        self._credit = Credit(credit, credit)
+        for node in self._nodes.values():
+            if node.is_open and not self._is_draining and node.credit != credit:
+                node.credit = credit
+                self._send(node, compose("credit", credit=credit))
 
     def _handle(self, connection: SessionConnection, frame: Frame, now: float) -> None:
         assert isinstance(connection, QueueConnection)
@@ -281,10 +325,10 @@ class QueueSession(Session[Item]):
         self._nodes.pop(connection_id, None)
         reason = "the connection ended" if loss is not None else "it was closed"
         sent = [number for number, one in self._unanswered.items() if one.connection_id == connection_id]
-        unsent = [SettleRequest(connection_id, *key, entries) for key, entries in connection.pending.items()]
+        unsent = [SettleRequest(connection_id, key, entries) for key, entries in connection.pending.items()]
         for request in [*map(self._unanswered.pop, sent), *unsent]:
             for entry in request.entries:
-                job = _job_name(request.tp, entry.offset)
+                job = _job_name(request.key.tp, entry.offset)
                 self._resolve(
                     entry.promise, LeaseLost(f"{job}: {reason} before the answer: it may come again")
                 )
@@ -335,7 +379,7 @@ class QueueSession(Session[Item]):
         """Settles the offsets that were handed out and are not in the batches."""
         if len(found) == sum(last - first + 1 for first, last in ranges):
             return
-        entries = node.pending.setdefault((tp, None), [])
+        entries = node.pending.setdefault(SettleKey(tp), [])
         for first, last in ranges:
             missing = [offset for offset in range(first, last + 1) if offset not in found]
             entries += [SettleEntry(offset, action, None, 0) for offset in missing]
@@ -346,24 +390,26 @@ class QueueSession(Session[Item]):
         for node in self._nodes.values():
             self._renew(node, now)
             pending, node.pending = node.pending, {}
-            for (tp, delay_ms), entries in pending.items():
+            for key, entries in pending.items():
                 has_failures = any(entry.failure is not None for entry in entries)
                 step = FAILURES_PER_FRAME if has_failures else OFFSETS_PER_FRAME
                 for start in range(0, len(entries), step):
-                    self._send_settle(node, tp, delay_ms, entries[start : start + step])
+                    self._send_settle(node, key, entries[start : start + step])
 
     def _send_settle(
         self,
         connection: SessionConnection,
-        tp: TopicPartition,
-        delay_ms: int | None,
+        key: SettleKey,
         entries: list[SettleEntry],
     ) -> None:
         entries = self._without_idle_renewals(entries)
         self._last_request += 1
         number = self._last_request
-        self._unanswered[number] = SettleRequest(connection.connection_id, tp, delay_ms, entries)
+        self._unanswered[number] = SettleRequest(connection.connection_id, key, entries)
+        tp, delay_ms, epoch = key
         fields: dict[str, object] = {} if delay_ms is None else {"delay_ms": delay_ms}
+        if epoch is not None:
+            fields["epoch"] = epoch
         for action in SETTLE_ACTIONS:
             offsets = sorted({entry.offset for entry in entries if entry.action == action})
             if offsets:
@@ -392,7 +438,7 @@ class QueueSession(Session[Item]):
         for tp, leases in node.leases.items():
             old = [(offset, one.order) for offset, one in leases.items() if now - one.since >= step_s]
             for offset, order in old:
-                node.pending.setdefault((tp, None), []).append(SettleEntry(offset, "renew", None, order))
+                node.pending.setdefault(SettleKey(tp), []).append(SettleEntry(offset, "renew", None, order))
                 leases[offset] = Lease(now, order)
 
     def _handle_settled(self, node: QueueConnection, frame: Settled) -> None:
@@ -405,9 +451,9 @@ class QueueSession(Session[Item]):
             if error is None or (error.refused and refused is None):
                 self._resolve(entry.promise, None)
             elif refused is not None and refused[0] != refused[1]:
-                self._send_settle(node, request.tp, request.delay_ms, [entry])
+                self._send_settle(node, request.key, [entry])
             else:
-                self._lose_lease(node, request.tp, entry, error)
+                self._lose_lease(node, request.key.tp, entry, error)
 
     def _lose_lease(
         self, node: QueueConnection, tp: TopicPartition, entry: SettleEntry, error: ErrorFrame

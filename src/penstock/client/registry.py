@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Any, Final, TypeVar, Unpack
 
-from penstock.client.arguments import Seconds, as_seconds, queue_and_topics
+from penstock.client.arguments import Seconds, queue_and_topics, wait_seconds
 from penstock.client.errors import ClientError
 from penstock.client.forks import ForkGuard
+from penstock.client.retry_policy import WorkerPolicy
 from penstock.client.schedules import Schedule, Ticks, cron_ticks, interval_ticks, new_schedule
 from penstock.client.worker_counts import JobCounter, WorkerCounts
-from penstock.client.worker_policy import WorkerOptions, WorkerPlan, WorkerPolicy, plan_worker
+from penstock.client.worker_policy import WorkerOptions, WorkerPlan, plan_worker
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
 NO_NAME: Final = ""
@@ -58,9 +59,9 @@ class HandlerRegistry(ABC):
         """
         policy = WorkerPolicy(
             max_attempts=max_attempts,
-            backoff_s=as_seconds("backoff", backoff),
+            backoff_s=wait_seconds("backoff", backoff),
             backoff_factor=backoff_factor,
-            max_backoff_s=as_seconds("max_backoff", max_backoff),
+            max_backoff_s=wait_seconds("max_backoff", max_backoff),
             jitter=jitter,
         )
 

@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from penstock.client.arguments import MESSAGE_ID, Seconds, as_bytes, as_seconds, record_headers
+from penstock.client.arguments import MESSAGE_ID, Seconds, as_bytes, as_ms, as_seconds, record_headers
 from penstock.client.publishing import OutgoingMessage
 
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -146,7 +146,7 @@ def new_schedule(
     catch_up_s = default if catch_up is None else as_seconds("catch_up", catch_up)
     if not LATE_SECONDS <= catch_up_s <= CATCH_UP_SECONDS_MAX:
         raise ValueError(f"catch_up={catch_up!r}: expected 1 minute to 30 days")
-    ttl_s = None if ttl is None else as_seconds("ttl", ttl)
+    ttl_s = None if ttl is None else as_ms("ttl", ttl) / 1000
     return Schedule(name=name, ticks=ticks, catch_up_s=catch_up_s, ttl_s=ttl_s)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from penstock.client.arguments import Seconds, wait_seconds_or_none
 from penstock.client.base_streams import (
     CLOSE_SECONDS,
     BaseJob,
@@ -29,21 +30,21 @@ class Stream(BaseStream[Item, Settlement]):
     def _new_driver(self, find_urls: FindUrls) -> ThreadDriver[Item]:
         return ThreadDriver(self._session, find_urls, type(self).__name__.lower())
 
-    def receive(self, timeout: float | None = None) -> Item | None:
+    def receive(self, timeout: Seconds | None = None) -> Item | None:
         """The next one; None if none came within so many seconds (None: waits for one), or it was closed."""
-        return self._driver.receive(timeout)
+        return self._driver.receive(wait_seconds_or_none("timeout", timeout))
 
     def __iter__(self) -> Iterator[Item]:
         while (item := self._driver.receive_unless_idle(self._idle_s)) is not None:
             yield item
 
-    def flush(self, timeout: float | None = None) -> bool:
+    def flush(self, timeout: Seconds | None = None) -> bool:
         """Waits until all acks are durable. Returns whether they are."""
-        return self._driver.flush(timeout)
+        return self._driver.flush(wait_seconds_or_none("timeout", timeout))
 
-    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+    def close(self, timeout: Seconds | None = CLOSE_SECONDS) -> None:
         """Waits until all acks are durable, then disconnects. Jobs that were taken and not settled come again."""
-        self._driver.close(timeout)
+        self._driver.close(wait_seconds_or_none("timeout", timeout))
         self._on_close(self)
 
     def __enter__(self) -> Self:
@@ -88,7 +89,8 @@ class Subscription(Stream[Message], BaseSubscription[Message, Settlement]):
 
     _item = Message
 
-    def unsubscribe(self, timeout: float | None = CLOSE_SECONDS) -> None:
+    def unsubscribe(self, timeout: Seconds | None = CLOSE_SECONDS) -> None:
         """Deletes the subscription, with its committed offsets, and closes."""
-        self._unsubscribe().wait(timeout)
-        self.close(timeout)
+        timeout_s = wait_seconds_or_none("timeout", timeout)
+        self._unsubscribe().wait(timeout_s)
+        self.close(timeout_s)

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, Self
 
-from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_seconds, payload
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, payload, wait_seconds
 from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.calls import Reply, call_timed_out, error_reply
@@ -48,11 +48,12 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
     def _publish_soon(self, message: OutgoingMessage) -> "Future[Stored]":
         return self._open_publisher().put(message)
 
-    def flush(self, timeout: float = FLUSH_SECONDS) -> None:
+    def flush(self, timeout: Seconds = FLUSH_SECONDS) -> None:
         """Waits for all messages that were published in the background. Each one's future has its result."""
         self._guard.check()
+        timeout_s = wait_seconds("timeout", timeout)
         if self._publisher is not None:
-            check_flushed(self._publisher.flush(timeout), timeout)
+            check_flushed(self._publisher.flush(timeout_s), timeout_s)
 
     def call(
         self,
@@ -68,7 +69,7 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
         """Publishes a job and waits for the result of its handler. Raises CallFailed if the handler has failed for
         good, and TimeoutError after `timeout` seconds; a job that no worker has begun by then expires. `reply_topic`:
         by default the topic's name with .replies appended; it is created if it does not exist."""
-        data, timeout_s = payload(value, json), as_seconds("timeout", timeout)
+        data, timeout_s = payload(value, json), wait_seconds("timeout", timeout)
         deadline = time.monotonic() + timeout_s
         replies, reply_topic = self._open_replies(), reply_topic or f"{topic}.replies"
         if not replies.listens_to(reply_topic):
@@ -94,8 +95,8 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
         Returns whether all handlers have finished. Raises errors that end a worker, such as a topic that does not
         exist, or the SystemExit of a handler. Waits for nodes that are away."""
+        grace_s = wait_seconds("grace", grace)
         self._check_plans()
-        grace_s = as_seconds("grace", grace)
         with stopping_on_signals(self.stop) if signals else nullcontext():
             events = self._events
             self._declare_schedules(lambda: not events.empty())
@@ -138,12 +139,12 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
 
     # --- the end
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout: Seconds = CLOSE_SECONDS) -> None:
         """Waits, for so many seconds in all, until all messages and acks are durable; gives open jobs back. Does not
         wait for messages whose `publish` has timed out."""
         if self._guard.is_forked:
             return
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + wait_seconds("timeout", timeout)
         with self._lock:
             streams = list(self._streams)
         for stream in streams:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from penstock.client.arguments import Seconds, wait_seconds_or_none
 from penstock.client.connection_loss import CONNECT_SETTINGS
 from penstock.client.errors import ClientError
 from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
@@ -35,11 +36,12 @@ class Settlement:
     def done(self) -> bool:
         return self._is_done
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: Seconds | None = None) -> None:
         """Raises LeaseLost if the broker refused it; TimeoutError (seconds) if there is no answer yet."""
-        if not self._driver.wait_for(lambda: self._is_done, timeout):
+        timeout_s = wait_seconds_or_none("timeout", timeout)
+        if not self._driver.wait_for(lambda: self._is_done, timeout_s):
             raise TimeoutError(
-                f"no answer within {timeout} s: it may still come; wait again, or look at the log"
+                f"no answer within {timeout_s} s: it may still come; wait again, or look at the log"
             )
         if self._error is not None:
             raise self._error

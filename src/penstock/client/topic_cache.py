@@ -103,7 +103,9 @@ class TopicCache:
             retry_for_s = min(timeout_s, self._retry_for_s(topic, error.code(), failure))
             if time.monotonic() - began >= retry_for_s:
                 self._missing.add(topic)
-                raise PublishFailed(f"{failure}. Nothing was stored.", retriable=failure.retriable)
+                failed = PublishFailed(f"{failure}. Nothing was stored.", retriable=failure.retriable)
+                failed.kafka_code = error.code()
+                raise failed
             time.sleep(ASK_AGAIN_SECONDS)
 
     def _ask(self, topic: str, timeout_s: float) -> KafkaError | None:

@@ -27,6 +27,18 @@ ReadConfigs = Callable[[str, float], Mapping[str, str]]
 """The configs of a topic, read within so many seconds; ClientError if that fails."""
 
 
+class UnsuitableTopic(PublishFailed):
+    """The topic cannot do what the message asks for; `configs` would make it suitable."""
+
+    def __init__(self, topic: str, reason: str, configs: Mapping[str, str], remedy: str) -> None:
+        super().__init__(
+            f"publishing to {topic}: {reason}: client.admin.alter_topic({topic!r}, {dict(configs)!r}){remedy}. "
+            "Nothing was stored."
+        )
+        self.reason = reason
+        self.configs = dict(configs)
+
+
 class TopicRules(NamedTuple):
     """What a topic can do, and until when (on the monotonic clock) that is not read again."""
 
@@ -53,10 +65,10 @@ class TopicRulesCache:
         )
 
     def check(self, topic: str, headers: RecordHeaders, timeout_s: float) -> None:
-        """Reads the topic's configs. Raises PublishFailed if the topic cannot do what the message asks for (R1)."""
+        """Reads the topic's configs. Raises UnsuitableTopic if it cannot do what the message asks for (R1)."""
         refusal = _refusal(topic, headers, self._look_up(topic, timeout_s))
         if refusal is not None:
-            raise PublishFailed(f"publishing to {topic}: {refusal}. Nothing was stored.")
+            raise refusal
 
     def _look_up(self, topic: str, timeout_s: float) -> TopicRules:
         began = time.monotonic()
@@ -87,18 +99,22 @@ def _asks(headers: RecordHeaders) -> bool:
     return any(name in (MESSAGE_ID, DELAY, DELIVER_AT) for name, _ in headers)
 
 
-def _refusal(topic: str, headers: RecordHeaders, rules: TopicRules) -> str | None:
+def _refusal(topic: str, headers: RecordHeaders, rules: TopicRules) -> UnsuitableTopic | None:
     if not rules.has_window and any(name == MESSAGE_ID for name, _ in headers):
-        return (
-            f"it does not deduplicate, so a message_id has no effect: client.admin.alter_topic({topic!r}, "
-            f'{{"{DEDUP_WINDOW}": "600000"}}), or create_queue(..., dedup=600), sets how long ids are remembered'
+        return UnsuitableTopic(
+            topic,
+            "it does not deduplicate, so a message id has no effect",
+            {DEDUP_WINDOW: "600000"},
+            ", or create_queue(..., dedup=600), sets how long ids are remembered",
         )
     delay_ms = _delay_ms(headers)
     if rules.retention_ms is None or delay_ms is None or delay_ms <= rules.retention_ms:
         return None
-    return (
-        f"the message is due after the topic's retention.ms ({rules.retention_ms}), when it may be deleted: "
-        f'client.admin.alter_topic({topic!r}, {{"{KEEP_UNDONE}": "true"}}) keeps it'
+    return UnsuitableTopic(
+        topic,
+        f"the message is due after the topic's retention.ms ({rules.retention_ms}), when it may be deleted",
+        {KEEP_UNDONE: "true"},
+        " keeps it",
     )
 
 

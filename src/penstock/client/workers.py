@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from random import Random
 
+from penstock.client.handler_checks import discarded
 from penstock.client.handler_timeouts import TimeoutMonitor
 from penstock.client.publishing import OutgoingMessage
 from penstock.client.streams import Job, Queue
@@ -14,7 +15,6 @@ from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
     conclude,
-    discarded,
     reply_of,
     too_many_stuck,
 )

@@ -16,7 +16,7 @@ from penstock.cluster.membership import (
     remove_empty_nodes,
     watch_nodes,
 )
-from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, start_moves
+from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, start_moves, still_possible
 from penstock.cluster.nodes import NodeInfo
 from penstock.cluster.placement import PlacementRules
 from penstock.cluster.planning import next_moves, plan_rebalance
@@ -47,9 +47,17 @@ from penstock.cluster.records import (
     encode_record,
 )
 from penstock.cluster.state import ClusterState
-from penstock.cluster.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, Topic
+from penstock.cluster.topics import (
+    CLIQUES_TOPIC,
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    Topic,
+)
 
 __all__ = [
+    "CLIQUES_TOPIC",
     "INTERNAL_TOPICS",
     "METADATA_TOPIC",
     "OFFSETS_TOPIC",
@@ -107,6 +115,7 @@ __all__ = [
     "report_damaged",
     "report_moved",
     "start_moves",
+    "still_possible",
     "watch_nodes",
     "why_not_rebuilt",
 ]

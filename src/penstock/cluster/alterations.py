@@ -3,6 +3,7 @@
 As in `decisions`, functions return records and change nothing. Either all changes of a resource are accepted, or none.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
@@ -176,10 +177,10 @@ def _check_topics_still_resolve(state: ClusterState, record: NodeConfigsChanged)
 
 
 def _distinct(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
-    names = [change.name for change in changes]
-    twice = {name for name in names if names.count(name) > 1}
+    counts = Counter(change.name for change in changes)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(sorted(twice))}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(twice)}")
     return changes
 
 

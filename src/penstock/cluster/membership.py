@@ -137,6 +137,8 @@ def remove_empty_nodes(state: ClusterState, voting: Collection[int] = ()) -> lis
 
     While any move is under way, no node is removed: the move may have replaced another one whose target the group had
     already reached, and a leader that is cut off from the metadata would then never leave the removed node."""
+    if not any(info.decommissioning for info in state.nodes.values()):
+        return []
     if any(assignment.target is not None for _, _, assignment in state.groups()):
         return []
     needed = {node for _, _, assignment in state.groups() for node in assignment.shown}

@@ -57,6 +57,13 @@ class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
     per_node: int = 2
 
 
+def still_possible(moves: Sequence[Move], planned_on: ClusterState, now: ClusterState) -> list[Move]:
+    """Those of the planned moves that may begin in the state `now`: no node and no replica of theirs has changed."""
+    if now.nodes != planned_on.nodes:
+        return []
+    return [move for move in moves if now.assignment(move.group) == planned_on.assignment(move.group)]
+
+
 def start_moves(state: ClusterState, moves: Sequence[Move]) -> list[MetadataRecord]:
     """The records that start moves. The state must be the one that they were planned on."""
     records: list[MetadataRecord] = []

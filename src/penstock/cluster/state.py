@@ -189,6 +189,11 @@ class ClusterState:
         copy._set_broker()
         return copy
 
+    def has_topics_of(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot has the same topics: a cheap check of a snapshot that should change nothing."""
+        topics = snapshot.topics
+        return len(topics) == len(self._topics) and all(topic.topic_id in self._names for topic in topics)
+
     def snapshot(self) -> Snapshot:
         """The state as one record: any other state of the same node becomes equal to this when it is applied."""
         return Snapshot(
@@ -348,11 +353,15 @@ class ClusterState:
     ) -> frozenset[str]:
         now = self.assignment(GroupId(topic_id, partition))
         topic = self.topic_by_id(topic_id)
-        if now is None or topic is None:
+        if now is None or topic is None or (changed := change(now)) == now:
             return NO_TOPICS
+        # Not by `_put`: a move of ten thousand partitions would count each of them ten thousand times.
         assignments = list(topic.assignments)
-        assignments[partition] = change(now)
-        return self._put(replace(topic, assignments=tuple(assignments)))
+        assignments[partition] = changed
+        self._topics[topic.name] = replace(topic, assignments=tuple(assignments))
+        self._count_one(now, -1)
+        self._count_one(changed, +1)
+        return frozenset({topic.name})
 
     # --- snapshot and helpers
 
@@ -398,10 +407,13 @@ class ClusterState:
 
     def _count(self, topic: Topic, change: int) -> None:
         for assignment in topic.assignments:
-            replicas = assignment.future
-            self.leader_counts[replicas[0]] = self.leader_counts.get(replicas[0], 0) + change
-            for node_id in replicas:
-                self.replica_counts[node_id] = self.replica_counts.get(node_id, 0) + change
+            self._count_one(assignment, change)
+
+    def _count_one(self, assignment: Assignment, change: int) -> None:
+        replicas = assignment.future
+        self.leader_counts[replicas[0]] = self.leader_counts.get(replicas[0], 0) + change
+        for node_id in replicas:
+            self.replica_counts[node_id] = self.replica_counts.get(node_id, 0) + change
 
     def _assignments(self, assignments: Assignments, incarnations: Assignments) -> tuple[Assignment, ...]:
         return tuple(

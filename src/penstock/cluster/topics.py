@@ -12,6 +12,7 @@ from penstock.errors import ErrorCode, KafkaError
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
 STATE_TOPIC = "__share_group_state"
+CLIQUES_TOPIC = "__clique_state"
 
 INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
     # Kafka's own choices: compacted, so that the last record of each key stays, and in segments small enough to be
@@ -27,8 +28,17 @@ INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
         "segment.bytes": "16777216",
         "min.cleanable.dirty.ratio": "0.3",
     },
+    # One record for each clique, written anew with every change.
+    CLIQUES_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "16777216",
+        "min.cleanable.dirty.ratio": "0.3",
+    },
 }
-INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, "__transaction_state"})
+INTERNAL_TOPICS = frozenset(
+    {METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, CLIQUES_TOPIC, "__transaction_state"}
+)
 """Names that only the broker itself may create, change or delete."""
 
 NAME_LENGTH_MAX = 249

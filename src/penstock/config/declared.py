@@ -60,6 +60,9 @@ class DeclaredQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def check(self) -> None:
         resolve_group(parse_group_overrides(self.config_texts))
+        if self.point_to_point and self.partitions not in (None, 1):
+            expected = "1, or nothing: a point-to-point queue has one partition"
+            raise ConfigError(f"partitions of queue {self.name}", self.partitions, expected)
 
 
 Declared = TypeVar("Declared", DeclaredTopic, DeclaredQueue)

@@ -47,6 +47,8 @@ class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_record_locks: int = 100_000
     """The most records of one partition that consumers may hold."""
     key_ordered: bool = False
+    owner_ordered: bool = False
+    """The queue of a clique: the messages of a slot go to the worker that owns the slot."""
     exclusive: bool = False
     dead_letters: bool = True
     dead_letter_topic: str = ""
@@ -123,10 +125,11 @@ _DEFINITIONS = (
     ),
     Definition(
         name="penstock.queue.order",
-        kind=choice("none", "key"),
+        kind=choice("none", "key", "owner"),
         default="none",
-        doc="key: the next record of a key is delivered only when the one before it is done. none: records go to "
-        "any consumer that asks for more.",
+        doc="key: the next record of a key is delivered only when the one before it is done. owner: the queue of a "
+        "clique, which sets this itself: all records of a key go to the worker that owns the key. none: records go "
+        "to any consumer that asks for more.",
     ),
     Definition(
         name="penstock.retry.backoff.factor",
@@ -206,7 +209,10 @@ _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
     DEAD_LETTER_TOPIC: lambda name: {"dead_letter_topic": name},
     "penstock.queue.exclusive": lambda on: {"exclusive": on},
-    "penstock.queue.order": lambda order: {"key_ordered": order == "key"},
+    "penstock.queue.order": lambda order: {
+        "key_ordered": order == "key",
+        "owner_ordered": order == "owner",
+    },
     "penstock.retry.backoff.factor": lambda factor: {"retry_backoff_factor": factor},
     "penstock.retry.backoff.max.ms": lambda ms: {"retry_backoff_max_ms": ms},
     "penstock.retry.backoff.ms": lambda ms: {"retry_backoff_ms": ms},
@@ -305,6 +311,11 @@ def _check_range(name: str, value: Any, settings: ShareGroupSettings) -> None:
 
 
 def _check_together(config: ShareGroupConfig) -> None:
+    if config.owner_ordered and config.exclusive:
+        raise invalid_config(
+            "penstock.queue.exclusive is true and penstock.queue.order is owner: a clique has many workers; "
+            "expected one of the two"
+        )
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise invalid_config(
             f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "

@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_response_rows: Annotated[int, Meta(ge=1)] = 300_000
     """Partitions, configs or members in one Kafka response; all of max_topics and max_partitions fit."""
     max_client_memory_bytes: Annotated[int, Meta(ge=MEBIBYTE)] = 1024 * MEBIBYTE
-    """Requests and responses of all clients together; past it those that hold most are closed."""
+    """Requests and responses of all Kafka clients; near it responses get smaller, past it they wait."""
     idle_timeout_ms: Annotated[int, Meta(ge=1)] = 600_000
     """A connection without a request is closed; Kafka's connections.max.idle.ms."""
     slow_drain_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_partitions_per_topic: Annotated[int, Meta(ge=1)] = 10_000
     """One CreateTopics must not stop the node while it makes partitions."""
     max_partitions: Annotated[int, Meta(ge=1)] = 200_000
-    """All partitions of the cluster; each costs memory and, once written, open files."""
+    """All partitions of the cluster; each costs memory on the nodes that hold a replica."""
     max_dedup_ids_per_partition: Annotated[int, Meta(ge=1)] = 1_000_000
     """Message ids remembered where dedup.window.ms is set; 200 bytes each, so this is 200 MB."""
     max_groups: Annotated[int, Meta(ge=1)] = 100_000
@@ -72,6 +72,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions in the session of one share consumer."""
     max_group_configs: Annotated[int, Meta(ge=1)] = 10_000
     """Groups with configs of their own: every node and every metadata snapshot holds them all."""
+    max_cliques: Annotated[int, Meta(ge=1)] = 1_000
+    """Cliques per coordinator, of which a cluster has 8; each costs 150 KB while it has members."""
+    max_clique_members: Annotated[int, Meta(ge=1, le=512)] = 512
+    """Workers of one clique; with more, a worker would own fewer than 8 of the 4,096 slots."""
+    max_clique_streams: Annotated[int, Meta(ge=1, le=64)] = 64
+    """Streams that one worker of a clique handles; they are stored with every change of the clique."""
     max_offset_metadata_bytes: Annotated[int, Meta(ge=0, le=32_767)] = 4096
     """A committed offset's free text; Kafka's offset.metadata.max.bytes."""
 

@@ -10,6 +10,9 @@ from penstock.config.definitions import TOPIC_CONFIGS, Definition
 from penstock.config.topic import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
 
+QUOTED_MAX = 100
+"""Characters of a wrong value that its refusal repeats: the message has room for the rule then."""
+
 
 def parse_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     """A topic's own configs, each known and valid. KafkaError(INVALID_CONFIG) names the first that is not."""
@@ -75,7 +78,7 @@ def parse_text(definition: Definition, value: str) -> object:
         return definition.kind.parse(value.strip())
     except ValueError:
         raise invalid_config(
-            f"{definition.name}={value} is not valid: expected {definition.kind.expected}"
+            f"{definition.name}={value[:QUOTED_MAX]} is not valid: expected {definition.kind.expected}"
         ) from None
 
 

@@ -7,7 +7,7 @@ To start: `replay` every record of the partition from its beginning, wait until 
 `topics_version`, then `loaded(now_ms)`, then serve.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from penstock.config import GroupSettings, Limits
 from penstock.effects import Effect
@@ -23,7 +23,6 @@ from penstock.groups.share_values import EMPTY_CLUSTER, ClusterFacts, ShareGroup
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState
 from penstock.groups.states import GroupState
 from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
-from penstock.groups.timers import Key
 from penstock.groups.topics import Topics
 from penstock.groups.values import (
     NO_VERSION,
@@ -38,6 +37,7 @@ from penstock.groups.values import (
     MemberDescription,
     SyncRequest,
 )
+from penstock.timers import Key
 from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 CLASSIC = "classic"
@@ -140,18 +140,30 @@ class Coordinator:
 
     def list_groups(
         self, states: Collection[str] = (), group_types: Collection[str] = ()
-    ) -> list[GroupListing]:
+    ) -> Iterator[GroupListing]:
         """Groups in one of these states and of one of these types; an empty collection means any. Case does not
-        matter."""
+        matter. There may be a hundred thousand: the caller may pause, and groups may come and go meanwhile."""
         wanted = {state.lower() for state in states}
-        shares = list(self._share_groups.list_groups(states, group_types))
+        yield from self._share_groups.list_groups(states, group_types)
         if group_types and CLASSIC not in {each.lower() for each in group_types}:
-            return shares
-        return shares + [
-            GroupListing(group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or "")
-            for group in self._shared.groups.values()
-            if not wanted or group.state.value.lower() in wanted
-        ]
+            return
+        for group in list(self._shared.groups.values()):
+            if not wanted or group.state.value.lower() in wanted:
+                yield GroupListing(
+                    group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or ""
+                )
+
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """The partitions for which the group may have committed offsets: `fetch_offsets` tells which count."""
+        group = self._shared.find(group_id)
+        return [] if group is None else list(group.offsets)
+
+    def member_count(self, group_id: str) -> tuple[str, int] | None:
+        """The state of a group or share group, and how many members it has; None if it is unknown."""
+        group = self._shared.find(group_id)
+        if group is not None:
+            return group.state.value, len(group.members)
+        return self._share_groups.member_count(group_id)
 
     def delete_groups(self, now_ms: int, token: object, group_ids: Sequence[str]) -> list[Effect]:
         self._offsets.delete_groups(token, group_ids)

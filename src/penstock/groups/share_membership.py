@@ -318,12 +318,16 @@ class ShareMembership:
         members = tuple(map(_describe_member, group.members.values()))
         return ShareGroupDescription(group_id=group_id, state=group.state, epoch=group.epoch, members=members)
 
+    def member_count(self, group_id: str) -> tuple[str, int] | None:
+        group = self._groups.get(group_id)
+        return None if group is None else (group.state.value, len(group.members))
+
     def list_groups(self, states: Collection[str], group_types: Collection[str]) -> Iterator[GroupListing]:
         """Works as the coordinator's own method; case does not matter."""
         wanted = {state.lower() for state in states}
         if group_types and SHARE not in {each.lower() for each in group_types}:
             return
-        for group in self._groups.values():
+        for group in list(self._groups.values()):
             if not wanted or group.state.value.lower() in wanted:
                 yield GroupListing(
                     group_id=group.group_id, state=group.state, protocol_type=SHARE, group_type=SHARE

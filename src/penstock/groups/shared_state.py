@@ -5,8 +5,8 @@ from penstock.effects import Outbox
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups.group import Group
 from penstock.groups.states import GroupState
-from penstock.groups.timers import Timers
 from penstock.groups.topics import Topics
+from penstock.timers import Timers
 from penstock.types import NO_EVENTS, EventSink
 
 EXPIRY_TIMER = ("expiry",)

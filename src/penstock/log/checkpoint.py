@@ -8,8 +8,7 @@ claims less and is still true. Only where an older one would be *wrong* (the log
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.disk import SECTOR_SIZE, Disk
 from penstock.log.layout import CHECKPOINT_NAME, FORMAT_VERSION, check_format

@@ -25,8 +25,8 @@ from contextlib import suppress
 from typing import Self
 
 import msgspec
-from crc32c import crc32c
 
+from penstock.batch.checksum import crc32c
 from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, StorageError, UnknownFormat
 from penstock.log.disk import SECTOR_SIZE, Disk, Lock
 from penstock.log.layout import DELETED_SUFFIX
@@ -163,6 +163,7 @@ class DataFolder:
                 self._disk.write_file_atomic(CLEAN_PATH, b"")
         finally:
             self._lock.release()
+            self._disk.close()
 
 
 def _check_format(disk: Disk) -> bool:

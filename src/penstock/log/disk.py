@@ -11,7 +11,8 @@ An implementation promises this, and no more:
     process runs.
  4. An error of `flush` is final: the system may have dropped the pages, and a second flush would falsely succeed. The
     caller must not retry.
- 5. No space is `DiskFull`; every other failure of a write, flush or name is `StorageError`.
+ 5. No space is `DiskFull`, no descriptor `TooManyOpenFiles`: nothing was done, and the same call may succeed later.
+    Every other failure of a write, flush or name is `StorageError`. A flush fails for neither reason.
 
 Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
 """
@@ -22,6 +23,7 @@ from typing import Protocol
 
 from penstock.batch import Buffer
 from penstock.errors import StorageError
+from penstock.log.open_files import OpenFiles
 
 SECTOR_SIZE = 512
 """The unit that a disk writes completely or not at all. Larger sectors (4 KiB) are multiples of it, and also safe."""
@@ -67,6 +69,8 @@ class Disk(Protocol):
 
     volatile: bool
     """Nothing survives this process, so there is nothing to flush."""
+    open_files: OpenFiles
+    """The segments whose files are open, on the event loop."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Raises FileNotFoundError when it is not there and `create` is false."""
@@ -113,6 +117,10 @@ class Disk(Protocol):
 
     def sync_all(self) -> None:
         """Flushes all files and names of this disk at once: cheaper than four files one by one."""
+        ...
+
+    def close(self) -> None:
+        """Releases what the disk itself holds. It may be used again."""
         ...
 
 

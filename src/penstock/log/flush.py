@@ -21,13 +21,18 @@ class Flushes:
         return self._files.flushed.is_dirty
 
     def begin(self) -> FlushTicket | None:
-        """A ticket for all that is not flushed yet, or None. The caller runs it in a thread, then calls `finish`."""
+        """A ticket for all that is not flushed yet, or None. The caller runs it in a thread, then calls `finish`.
+        StorageError if a file was closed and could not be flushed before: that is final, too."""
         files = self._files
         if files.failed is not None or not files.flushed.is_dirty:
             return None
-        ticket = files.flushed.issue(
-            files.disk, files.end_point(), files.state.end_index, files.appended_bytes
-        )
+        try:
+            ticket = files.flushed.issue(
+                files.disk, files.end_point(), files.state.end_index, files.appended_bytes
+            )
+        except StorageError as problem:
+            files.failed = problem
+            raise
         if self._maintenance.is_capture_due():
             ticket.capture = self._maintenance.capture()
         return ticket

@@ -43,7 +43,7 @@ class FlushTicket:
         appended_bytes: int,
     ) -> None:
         self._disk = disk
-        self._files: list[File] = [segment.pin() for segment in segments]
+        self._files: list[File] = [file for segment in segments if (file := segment.pin()) is not None]
         self._folders = folders
         self.segments = segments
         self.point = point
@@ -99,9 +99,12 @@ class FlushState:
             self._folders.append(folder)
 
     def issue(self, disk: Disk, end: FlushPoint, end_index: int, appended_bytes: int) -> FlushTicket:
-        """A ticket for all dirty files. Everything in them is before `end`."""
+        """A ticket for all dirty files. Everything in them is before `end`. Raises StorageError if one of them was
+        closed, and the flush before that has failed."""
         if self.ticket is not None:
             raise RuntimeError("a flush of this log is under way")
+        for segment in self._segments:
+            segment.check_flushed()
         segments, self._segments = self._segments, []
         folders, self._folders = self._folders, []
         for segment in segments:

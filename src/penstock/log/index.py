@@ -12,8 +12,7 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import NamedTuple, Self
 
-from crc32c import crc32c
-
+from penstock.batch.checksum import crc32c
 from penstock.log.layout import FORMAT_VERSION
 
 HEAD = Struct(">4sHHqqqqqqIII")

@@ -41,6 +41,7 @@ from penstock.log.reset import Prefix, announce_reset, finish_reset
 from penstock.log.retention import Retention
 from penstock.log.rolling import set_limits
 from penstock.log.scrub import Scrubber
+from penstock.log.segment import UNLIMITED
 from penstock.log.segments import Segments
 from penstock.log.timestamps import first_at_or_after, greatest_timestamp
 from penstock.log.truncation import Truncation
@@ -84,11 +85,15 @@ class Log:
         log = cls(disk, path, config)
         if disk.list_dir(path):
             recovery = Recovery(disk, path, config.index_interval_bytes, repair=recover)
-            recovery.run()
-            log._adopt(recovery)
-            log.cuts = recovery.cuts
-            if recover:
-                log._complete_recovery(recovery)
+            try:
+                recovery.run()
+                log._adopt(recovery)
+                log.cuts = recovery.cuts
+                if recover:
+                    log._complete_recovery(recovery)
+            except BaseException:
+                recovery.close()
+                raise
         return log
 
     # --- facts
@@ -146,11 +151,22 @@ class Log:
 
     # --- reading by offset
 
-    def read(self, offset: Offset, max_bytes: int, *, limit: Offset, at_least_one: bool = True) -> bytes:
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        limit: Offset,
+        at_least_one: bool = True,
+        first_max: int = UNLIMITED,
+        is_checked: bool = False,
+    ) -> bytes:
         """Whole batches from the one that holds `offset`, below `limit`, up to `max_bytes`.
 
         Stops at a segment's end and before a control entry: the next read continues behind it. `at_least_one` returns
-        the first batch even if it is larger than `max_bytes`. b"" means that there is nothing below the limit.
+        the first batch even if it is larger than `max_bytes`, but not if it is larger than `first_max`. b"" means that
+        there is nothing below the limit, or not even the first batch may be returned. `is_checked`: batches are
+        compared with their checksums, as `checked_read` says; CorruptLog if the first one is wrong.
         """
         files = self.files
         start_offset, end_offset = files.state.start_offset, files.state.end_offset
@@ -163,7 +179,13 @@ class Log:
             limit = end_offset
         if offset >= limit:
             return b""
-        return files.segments.read(offset, max_bytes, limit, at_least_one)
+        return files.segments.read(offset, max_bytes, limit, first_max if at_least_one else 0, is_checked)
+
+    def batch_size(self, offset: Offset, limit: Offset) -> int:
+        """The size of the batch with which a read would begin; 0 if there is nothing below the limit."""
+        if not self.files.state.start_offset <= offset < min(limit, self.files.state.end_offset):
+            return 0
+        return self.files.segments.batch_size(offset, limit)
 
     def find_timestamp(self, timestamp: int, limit: Offset) -> tuple[int, int, int] | None:
         """(timestamp, offset, term) of the first record below `limit` that is not earlier than `timestamp`."""
@@ -240,7 +262,7 @@ class Log:
     def _adopt(self, recovery: Recovery) -> None:
         files, state = self.files, recovery.state
         files.state = state
-        files.segments = Segments(recovery.segments, state.controls.offsets)
+        files.segments = Segments(recovery.segments, state.controls.offsets, files.disk.open_files)
         files.flushed = FlushState(files.end_point(), state.end_index)
         files.checkpoint = recovery.checkpoint
         files.deleted = recovery.deleted
@@ -249,7 +271,7 @@ class Log:
         self.maintenance.reset(appended if recovery.scanned_bytes == 0 else appended - 1)
         if files.segments.active is not None:
             set_limits(files.segments.active, files.config, files.path)
-            files.segments.active.open_for_appending()
+            files.segments.active.load_index()
 
     def _complete_recovery(self, recovery: Recovery) -> None:
         """Bytes that were read above the flushed point may be in memory only. From now on they count as flushed, so
@@ -314,16 +336,19 @@ class Log:
         aside = self._rename_aside()
         return lambda: self._remove_renamed(aside)
 
-    def _rename_aside(self) -> str:
+    def _rename_aside(self) -> str | None:
+        """The new name; None if there are no files."""
         disk, number = self.files.disk, 0
+        if not disk.exists(self.path):
+            return None
         parent, _, folder = self.path.rpartition("/")
         while disk.exists(aside := f"{parent}/{name_aside(folder, f'.{number}{DELETED_SUFFIX}')}"):
             number += 1
-        if disk.exists(self.path):
-            disk.rename(self.path, aside)
+        disk.rename(self.path, aside)
         return aside
 
-    def _remove_renamed(self, aside: str) -> None:
+    def _remove_renamed(self, aside: str | None) -> None:
         """Deletes the files, in a thread. The new name is made durable first: remains must not look like a log."""
-        self.files.disk.sync_dir(self.files.parent)
-        self.files.disk.remove_tree(aside)
+        if aside is not None:
+            self.files.disk.sync_dir(self.files.parent)
+            self.files.disk.remove_tree(aside)

@@ -12,7 +12,7 @@ loop then enters its result.
 from contextlib import suppress
 
 from penstock.config import TopicConfig
-from penstock.errors import DiskFull, StorageError
+from penstock.errors import OutOfResources, StorageError
 from penstock.log.checkpoint import Checkpoint, CheckpointFacts, FlushPoint
 from penstock.log.disk import Disk
 from penstock.log.flush_state import FlushState
@@ -59,7 +59,7 @@ class LogFiles:
         self.appended_bytes = 0
         """Bytes that this process has appended."""
         self.state = LogState()
-        self.segments = Segments([], self.state.controls.offsets)
+        self.segments = Segments([], self.state.controls.offsets, disk.open_files)
         self.flushed = FlushState(FlushPoint(0, 0, 0), 0)
         self.checkpoint = Checkpoint(disk, path)
         self.deleted: list[Segment] = []
@@ -96,8 +96,9 @@ class LogFiles:
             raise StorageError(f"{self.path} takes no writes: {self.failed}")
 
     def write_failed(self, problem: StorageError) -> None:
-        """A full disk is temporary. Any other error means that the disk is not to be trusted."""
-        if not isinstance(problem, DiskFull):
+        """A full disk and too many open files are temporary. Any other error means that the disk is not to be
+        trusted."""
+        if not isinstance(problem, OutOfResources):
             self.failed = problem
 
     # --- checkpoint
@@ -146,7 +147,7 @@ class LogFiles:
         and would continue with the next one. So the next segment is created only when all before it is on the disk,
         names included."""
         try:
-            active.file.flush()
+            active.file_for_writing().flush()
             self.disk.sync_dir(self.path)
         except StorageError as problem:
             self.failed = problem  # the system may have dropped what it could not write

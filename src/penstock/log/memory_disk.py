@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from penstock.batch import Buffer
 from penstock.errors import DataFolderInUse
+from penstock.log.open_files import OpenFiles
 
 CHUNK_SIZE = 64 * 1024
 """Small enough that a topic with one record costs little, large enough that a read seldom joins many chunks."""
@@ -106,6 +107,7 @@ class MemoryDisk:
     def __init__(self) -> None:
         self._folders: dict[str, MemoryFolder] = {}
         self._locks: set[str] = set()
+        self.open_files = OpenFiles()
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         parent, name = posixpath.split(path)
@@ -189,6 +191,9 @@ class MemoryDisk:
 
     def sync_all(self) -> None:
         """Memory needs no flush."""
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
     def _rename_folder(self, source: str, target: str) -> None:
         self.make_dir(target)

@@ -6,15 +6,19 @@ import fcntl
 import functools
 import os
 import shutil
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from penstock.batch import Buffer
-from penstock.errors import DataFolderInUse, DiskFull, StorageError
+from penstock.errors import DataFolderInUse, DiskFull, StorageError, TooManyOpenFiles
 from penstock.log.disk import replace_file
+from penstock.log.open_files import UNBOUNDED, OpenFiles
+
+T = TypeVar("T")
 
 FILE_MODE = 0o644
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """fdatasync does not flush timestamps, but the size: enough to find the data again. macOS has only fsync."""
@@ -112,17 +116,34 @@ class OsDisk:
 
     volatile = False
 
-    def __init__(self, root: str | os.PathLike[str] = ".") -> None:
+    def __init__(self, root: str | os.PathLike[str] = ".", *, most_open: int = UNBOUNDED) -> None:
+        """`most_open`: how many segments may have their file open, beside those that are being flushed."""
         self.root = os.path.abspath(root)
+        self.open_files = OpenFiles(most_open)
+        self._root = RootDescriptor(self.root)
+        self._spare_root = RootDescriptor(self.root)
 
     def path(self, path: str) -> str:
         return os.path.join(self.root, path)
+
+    def close(self) -> None:
+        self._root.close()
+        self._spare_root.close()
+
+    def _with_descriptor(self, call: Callable[[], T]) -> T:
+        """Calls, and calls again after closing the file of a log, as long as the process has too many open."""
+        while True:
+            try:
+                return call()
+            except OSError as problem:
+                if problem.errno not in TOO_MANY_FILES or not self.open_files.close_one():
+                    raise
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         full = self.path(path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return OsFile(full, os.open(full, flags, FILE_MODE))
+            return OsFile(full, self._with_descriptor(lambda: os.open(full, flags, FILE_MODE)))
         except FileNotFoundError:
             raise
         except OSError as problem:
@@ -141,7 +162,7 @@ class OsDisk:
 
     def list_dir(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.path(path)))
+            return sorted(self._with_descriptor(lambda: os.listdir(self.path(path))))
         except FileNotFoundError:
             return []
         except OSError as problem:
@@ -178,21 +199,27 @@ class OsDisk:
             _raise(problem, "rename", self.path(source))
 
     def sync_dir(self, path: str) -> None:
+        self._spare_root.open()
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
-            fd = os.open(self.path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            fd = self._with_descriptor(lambda: os.open(self.path(path), flags))
         except FileNotFoundError:
             raise
         except OSError as problem:
+            if problem.errno not in TOO_MANY_FILES:
+                raise StorageError(f"sync {self.path(path)}: {problem.strerror}") from problem
+            self._spare_root.sync()  # a flush must not fail for want of a descriptor
+            return
+        try:
+            os.fsync(fd)
+        except OSError as problem:
             raise StorageError(f"sync {self.path(path)}: {problem.strerror}") from problem
+        finally:
+            os.close(fd)
 
     def read_file(self, path: str) -> bytes:
         try:
-            with open(self.path(path), "rb") as file:
-                return file.read()
+            return self._with_descriptor(lambda: _read_file(self.path(path)))
         except FileNotFoundError:
             raise
         except OSError as problem:
@@ -221,20 +248,49 @@ class OsDisk:
         return facts.f_bavail * facts.f_frsize
 
     def sync_all(self) -> None:
+        self._root.sync()
+
+
+class RootDescriptor:
+    """Syncs a whole file system through a descriptor that stays open. So it never lacks one, and the system tells it
+    once of all bytes that could not be written since the last time: a descriptor that is opened later may not be told.
+    Therefore two users that need the answer have one each."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._fd = -1
+
+    def open(self) -> int:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as problem:
+                raise StorageError(f"open {self._root}: {problem.strerror}") from problem
+        return self._fd
+
+    def sync(self) -> None:
         try:
-            fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+            _syncfs(self.open())
         except OSError as problem:
-            raise StorageError(f"open {self.root}: {problem.strerror}") from problem
-        try:
-            _syncfs(fd)
-        except OSError as problem:
-            raise StorageError(f"sync {self.root}: {problem.strerror}") from problem
-        finally:
+            raise StorageError(f"sync {self._root}: {problem.strerror}") from problem
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
 
+def _read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def _raise(problem: OSError, what: str, path: str) -> NoReturn:
-    kind = DiskFull if problem.errno in FULL else StorageError
+    kind = StorageError
+    if problem.errno in FULL:
+        kind = DiskFull
+    elif problem.errno in TOO_MANY_FILES:
+        kind = TooManyOpenFiles
     raise kind(f"{what} {path}: {problem.strerror}") from problem
 
 

@@ -357,6 +357,11 @@ class Recovery:
     def _corrupt(self, segment: Segment, position: int, reason: str) -> NoReturn:
         raise CorruptLog(segment.path, position, reason)
 
+    def close(self) -> None:
+        """The log cannot be opened: closes its files."""
+        for segment in (*self.segments, *self.deleted):
+            segment.close()
+
     def unflushed(self) -> list[Segment]:
         """Segments with bytes above the line: recovery has read them, but perhaps from the page cache only."""
         return [s for s in self.segments if s.size and not self._is_promised(s, s.size - 1)]

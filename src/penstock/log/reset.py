@@ -13,8 +13,8 @@ Steps 2 to 4 may be repeated from any point.
 """
 
 import msgspec
-from crc32c import crc32c
 
+from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.checkpoint import MAX_CONFIG_BYTES, Checkpoint, CheckpointFacts, FlushPoint, Removed
 from penstock.log.disk import Disk

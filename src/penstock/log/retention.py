@@ -8,7 +8,7 @@ expire too.
 from contextlib import suppress
 
 from penstock.config import TopicConfig
-from penstock.errors import DiskFull, ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, OutOfResources
 from penstock.log.log_files import LogFiles
 from penstock.log.segment import Segment
 from penstock.types import Offset
@@ -60,8 +60,8 @@ class Retention:
             and active.next_offset <= state.start_offset
             and state.end_index <= limit
         ):
-            # Without space for one more file the last segment stays; the next maintenance tries again.
-            with suppress(DiskFull):
+            # If no file can be made now, the last segment stays; the next maintenance tries again.
+            with suppress(OutOfResources):
                 files.start_segment()
         dropped = []
         while len(segments.segments) > 1 and segments.bases[1] <= state.start_offset:

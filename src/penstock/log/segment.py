@@ -1,8 +1,9 @@
 """One segment: a file of batches, its indexes, and the facts known about both.
 
-A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file and index
-open. A sealed one opens them when it is read, and `close_unused` closes them again, so that a log of any length costs a
-bounded number of descriptors and bytes.
+A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its index in memory.
+A sealed one opens file and index when it is read, and `close_unused` closes them again, so that a log of any length
+costs a bounded number of bytes. `open_files` bounds the descriptors of all logs: it may close the file of any segment
+that was added to a log's list (`join`), and the segment opens it again when it is used.
 
 `note` is the only method that enters a batch into index and facts, whether it was just appended or read by recovery: so
 recovered indexes are equal to those that were lost, and replicas roll at the same offsets.
@@ -18,6 +19,7 @@ from penstock.log.checkpoint import Removed
 from penstock.log.disk import Disk, File
 from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
 from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, sidecar
+from penstock.log.open_files import OpenFiles
 from penstock.log.snapshot import Snapshot
 
 EXTENT = Struct(">qi11xi")
@@ -36,12 +38,16 @@ class Segment:
         "_closing",
         "_disk",
         "_file",
+        "_flush_error",
         "_folder",
         "_force_entry",
+        "_open_files",
         "_pins",
         "_unindexed",
         "base_offset",
         "base_snapshot",
+        "checked_from",
+        "checked_to",
         "control_count",
         "delete_horizon_ms",
         "dirty",
@@ -58,6 +64,8 @@ class Segment:
         "removed_before",
         "roll_ms",
         "size",
+        "used",
+        "written_from",
     )
 
     def __init__(self, disk: Disk, folder: str, base_offset: int, interval: int) -> None:
@@ -88,6 +96,15 @@ class Segment:
         self.dirty = False
         """It has bytes that are in no flush ticket."""
         self._file: File | None = None
+        self._open_files: OpenFiles | None = None
+        self.used = False
+        """Its file was used since `open_files` looked last."""
+        self.written_from = 0
+        """Bytes from here on were written through the open file, and need no check when they are read."""
+        self.checked_from = self.checked_to = 0
+        """The bytes in between have been checked since the file was opened (`checked_read`)."""
+        self._flush_error: StorageError | None = None
+        """Why its bytes may be lost: the flush before its file was closed has failed."""
         self._pins = 0
         self._closing = False
         self._unindexed = 0
@@ -128,27 +145,74 @@ class Segment:
 
     @property
     def file(self) -> File:
+        """The file, opened if it was closed. Ask for it again after anything else may have been opened."""
+        self.used = True
         if self._file is None:
-            try:
-                self._file = self._disk.open(self.path)
-            except FileNotFoundError as problem:
-                raise StorageError(f"{self.path} is gone") from problem
+            self._open()
+        assert self._file is not None
         return self._file
 
-    def open_for_appending(self) -> None:
-        """The active segment always has both open, so that `append` need not check."""
-        self.load_index()
-        self._file = self.file
-
-    def pin(self) -> File:
-        """The file, which stays open until `unpin`: a flush in another thread holds its descriptor."""
-        self._pins += 1
+    def file_for_writing(self) -> File:
+        self.check_flushed()
         return self.file
+
+    def _open(self) -> None:
+        if self._open_files is not None:
+            self._open_files.opened += 1
+            self._open_files.make_room()
+        try:
+            self._file = self._disk.open(self.path)
+        except FileNotFoundError as problem:
+            raise StorageError(f"{self.path} is gone") from problem
+        self.written_from, self.checked_from, self.checked_to = self.size, 0, 0
+        if self._open_files is not None:
+            self._open_files.add(self)
+
+    def note_checked(self, position: int, end: int) -> None:
+        """One range is kept: that of the first reader, and of those that follow it."""
+        if self.checked_to == 0:
+            self.checked_from, self.checked_to = position, end
+        elif self.checked_from <= position <= self.checked_to:
+            self.checked_to = max(self.checked_to, end)
+
+    def join(self, open_files: OpenFiles) -> None:
+        """Belongs to a log now, and is used on the event loop only."""
+        self._open_files = open_files
+        self.written_from = self.size
+        if self._file is not None:
+            open_files.add(self)
+
+    def check_flushed(self) -> None:
+        """Raises StorageError if the flush before its file was closed has failed: it may lack bytes."""
+        if self._flush_error is not None:
+            raise StorageError(f"{self.path} could not be flushed: {self._flush_error}")
+
+    def evict(self) -> None:
+        """Another file needs the descriptor. `open_files` says why bytes are flushed before."""
+        if self._file is not None:
+            if self.dirty:
+                try:
+                    self._file.flush()
+                except StorageError as problem:
+                    self._flush_error = problem
+            self._file.close()
+            self._file = None
+
+    def pin(self) -> File | None:
+        """The file, which stays open until `unpin`: a flush in another thread holds its descriptor. None if it was
+        closed, and so was flushed before."""
+        self._pins += 1
+        if self._open_files is not None:
+            self._open_files.forget(self)
+        return self._file
 
     def unpin(self) -> None:
         self._pins -= 1
-        if self._closing and self._pins == 0:
-            self.close()
+        if self._pins == 0:
+            if self._closing:
+                self.close()
+            elif self._file is not None and self._open_files is not None:
+                self._open_files.add(self)
 
     def close(self) -> None:
         """Closes the file at once, or when the flush under way has come back."""
@@ -156,10 +220,13 @@ class Segment:
         if not self._closing and self._file is not None:
             self._file.close()
             self._file = None
+            if self._open_files is not None:
+                self._open_files.forget(self)
 
     def close_unused(self) -> None:
-        """Closes what can be opened again. An index that exists in memory only stays."""
-        if self._pins == 0:
+        """Closes what can be opened again. An index that exists in memory only stays, and a file that is not flushed
+        (`open_files` says why)."""
+        if self._pins == 0 and not self.dirty:
             self.close()
         if self.index_saved:
             self.index = None
@@ -168,8 +235,11 @@ class Segment:
 
     def append(self, batch: Buffer, base_offset: int, next_offset: int, timestamp: int) -> None:
         position = self.size
-        assert self._file is not None
-        self._file.append(batch)
+        self.used = True
+        if self._flush_error is not None:
+            self.check_flushed()
+        file = self._file if self._file is not None else self.file
+        file.append(batch)
         self.note(position, len(batch), base_offset, next_offset, timestamp)
 
     def note(self, position: int, size: int, base_offset: int, next_offset: int, timestamp: int) -> None:
@@ -204,7 +274,7 @@ class Segment:
     def truncate(self, position: int, next_offset: int, control_count: int) -> None:
         """Cuts the file, durably, and removes the cut batches from index and facts."""
         index = self.load_index()
-        file = self.file
+        file = self.file_for_writing()
         file.truncate(position)
         file.flush()
         index.truncate(position)
@@ -295,12 +365,11 @@ class Segment:
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch that begins in this range, which begins with one."""
-        file = self.file
         window, window_start = b"", position
         while position < end:
             at = position - window_start
             if at + HEADER_SIZE > len(window):
-                window, window_start, at = file.read_at(position, PROBE_SIZE), position, 0
+                window, window_start, at = self.file.read_at(position, PROBE_SIZE), position, 0
             try:
                 header = read_header(window, at)
             except BatchError as problem:

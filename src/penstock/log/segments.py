@@ -6,20 +6,35 @@ segments, one in a sparse index and a few headers. So the cost of a read does no
 
 from bisect import bisect_left, bisect_right
 
+from penstock.errors import CorruptLog
+from penstock.log.checked_read import checked_length
+from penstock.log.open_files import OpenFiles
 from penstock.log.position_cache import PositionCache
 from penstock.log.segment import Segment
 
 MAX_OPEN_SEALED = 4
 """Sealed segments that are kept open, per log: enough for two lagging readers, each of which crosses from one segment
-to the next. Bounds descriptors and index memory."""
+to the next. Bounds the memory of indexes."""
 
 
 class Segments:
     """Segments without a gap between them. The last one is the active one, if there is any."""
 
-    __slots__ = ("_open_sealed", "active", "bases", "controls", "index_positions", "positions", "segments")
+    __slots__ = (
+        "_open_files",
+        "_open_sealed",
+        "active",
+        "bases",
+        "controls",
+        "index_positions",
+        "positions",
+        "segments",
+    )
 
-    def __init__(self, segments: list[Segment], controls: list[int]) -> None:
+    def __init__(self, segments: list[Segment], controls: list[int], open_files: OpenFiles) -> None:
+        self._open_files = open_files
+        for segment in segments:
+            segment.join(open_files)
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1] if segments else None
@@ -40,6 +55,7 @@ class Segments:
 
     def add(self, segment: Segment) -> None:
         """It becomes the active one."""
+        segment.join(self._open_files)
         sealed = self.active
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
@@ -67,6 +83,7 @@ class Segments:
 
     def replace(self, old: list[Segment], new: Segment) -> None:
         """Replaces sealed segments by one with the same offsets."""
+        new.join(self._open_files)
         at = self.segments.index(old[0])
         self.segments[at : at + len(old)] = [new]
         self.bases = [segment.base_offset for segment in self.segments]
@@ -103,24 +120,49 @@ class Segments:
 
     # --- reading
 
-    def read(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> bytes:
-        """Whole batches from the one that holds `offset`, which is in the log, and below `limit`."""
-        segment, position = self.positions.get(offset) or self._find(offset)
-        if position >= segment.size:
-            segment, position = self._find(offset)
-        segment, position = self._after_controls(segment, position, offset)
-        self.use(segment)
+    def read(self, offset: int, max_bytes: int, limit: int, first_max: int, is_checked: bool) -> bytes:
+        """Whole batches from the one that holds `offset`, which is in the log, and below `limit`. The first one may
+        exceed `max_bytes`, up to `first_max`. `is_checked`: as `checked_read` says; CorruptLog if the first one is
+        wrong."""
+        segment, position = self._start_of_read(offset)
         stop, next_offset = self._end_of_read(segment, position, offset, limit)
         end = stop
         if stop - position > max_bytes:
-            end, cut_offset = self._shorten(segment, position, position + max_bytes, at_least_one)
+            end, cut_offset = self._shorten(segment, position, position + max_bytes, first_max)
             if end < stop:
                 next_offset = cut_offset
         if end <= position:
             return b""
         if next_offset is not None:
             self.positions.put(next_offset, segment, end)
-        return segment.file.read_at(position, end - position)
+        data = segment.file.read_at(position, end - position)
+        if is_checked and position < segment.written_from:
+            return self._checked(segment, position, data, end)
+        return data
+
+    def _checked(self, segment: Segment, position: int, data: bytes, end: int) -> bytes:
+        """The batches before the first one that is wrong, or so many as one read checks."""
+        if segment.checked_from <= position and end <= segment.checked_to and len(data) == end - position:
+            return data
+        size = checked_length(data)
+        if not size:
+            raise CorruptLog(segment.path, position, "the checksum of a batch is wrong, or its length")
+        segment.note_checked(position, position + size)
+        return data if size == len(data) else data[:size]
+
+    def batch_size(self, offset: int, limit: int) -> int:
+        """The size of the first batch that `read` would return; 0 if there is none."""
+        segment, position = self._start_of_read(offset)
+        stop, _ = self._end_of_read(segment, position, offset, limit)
+        return next((header.size for _, header in segment.headers(position, stop)), 0)
+
+    def _start_of_read(self, offset: int) -> tuple[Segment, int]:
+        segment, position = self.positions.get(offset) or self._find(offset)
+        if position >= segment.size:
+            segment, position = self._find(offset)
+        segment, position = self._after_controls(segment, position, offset)
+        self.use(segment)
+        return segment, position
 
     def _find(self, offset: int) -> tuple[Segment, int]:
         """The segment and position of the first batch that ends at or after `offset`."""
@@ -168,9 +210,7 @@ class Segments:
             return cached[1], stop
         return segment.locate(stop), stop
 
-    def _shorten(
-        self, segment: Segment, position: int, end: int, at_least_one: bool
-    ) -> tuple[int, int | None]:
+    def _shorten(self, segment: Segment, position: int, end: int, first_max: int) -> tuple[int, int | None]:
         """The last position before `end` where a batch begins, as far as the index knows; else by the headers."""
         relative, cut = segment.load_index().floor_position(end)
         if cut > position:
@@ -178,7 +218,7 @@ class Segments:
         cut, next_offset = position, None
         for at, header in segment.headers(position, end):
             following = at + header.size
-            if following > end and not (at == position and at_least_one):
+            if following > end and not (at == position and header.size <= first_max):
                 break
             cut, next_offset = following, header.next_offset
         return cut, next_offset

@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Self
 
 import msgspec
-from crc32c import crc32c
 
+from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.disk import Disk
 from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name, offsets_of

@@ -88,7 +88,6 @@ class Truncation:
         self._lower_flushed_point(cut)
         self._remove(dropped, active)
         active.truncate(cut.position, cut.offset, controls)
-        active.open_for_appending()
 
     def _remove(self, dropped: list[Segment], active: Segment) -> None:
         files = self._files
@@ -140,7 +139,7 @@ class Truncation:
             # If the power were cut now, nothing on the disk might have what producers sent in the deleted prefix.
             for segment in segments:
                 if segment.base_offset >= files.flushed.point.base_offset:
-                    segment.file.flush()
+                    segment.file_for_writing().flush()
             disk.sync_dir(files.path)
             disk.write_file_atomic(snapshot_path(files.path, cut.offset), snapshot.encode())
 

@@ -38,9 +38,8 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from crc32c import crc32c
-
-from penstock.errors import CorruptLog, DiskFull, StorageError
+from penstock.batch.checksum import crc32c
+from penstock.errors import CorruptLog, DiskFull, OutOfResources, StorageError
 from penstock.log.disk import SECTOR_SIZE, Disk, File
 from penstock.log.layout import FORMAT_VERSION, check_format
 from penstock.types import NO_TERM, GroupId, NodeId, Replica, Term
@@ -147,7 +146,7 @@ class VoteStore:
     # --- in a thread
 
     def flush(self) -> None:
-        """Returns when everything that was put before is on the disk. Raises DiskFull, after which the caller may
+        """Returns when everything that was put before is on the disk. Raises OutOfResources, after which the caller may
         retry, or StorageError, after which it may not."""
         with self._flush_lock:
             if self.failed is not None:
@@ -158,7 +157,7 @@ class VoteStore:
                 return
             try:
                 self._save(pending)
-            except DiskFull:
+            except OutOfResources:
                 with self._pending_lock:
                     self._pending = {**pending, **self._pending}
                 raise

@@ -126,7 +126,7 @@ class LogWriter:
             segment = self._roll()
         position = segment.size
         try:
-            segment.file.append(entry)
+            segment.file_for_writing().append(entry)
         except StorageError as problem:
             files.write_failed(problem)
             raise
@@ -191,6 +191,7 @@ class LogWriter:
         next."""
         files = self._files
         segment = self._segment_for(entries[at])
+        file = segment.file_for_writing()  # before anything is noted
         size, next_offset, controls = segment.size, segment.next_offset, segment.control_count
         end = at
         while end < len(entries) and (end == at or _fits(segment, entries[end])):
@@ -198,7 +199,7 @@ class LogWriter:
             end += 1
         run = entries[at:end]
         try:
-            segment.file.append(view[run[0].start : run[-1].end])
+            file.append(view[run[0].start : run[-1].end])
         except StorageError as problem:
             files.write_failed(problem)
             segment.load_index().truncate(size)

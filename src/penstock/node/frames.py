@@ -7,7 +7,8 @@ before it is copied.
 
 A buffer grows with the bytes that have *arrived*, never with the length that the peer *announced*: a length of 100 MB
 followed by silence costs `first_buffer` bytes. A listener sets that to what a peer may cost before it has sent much:
-little for unknown clients, more for nodes that have introduced themselves.
+little for unknown clients, more for nodes that have introduced themselves. A full buffer grows with the next read: a
+listener whose peers share some memory asks how much that will take (`wants`), and does not read before it is there.
 """
 
 from penstock.errors import ProtocolViolation
@@ -26,27 +27,36 @@ once more. It holds one batch of the default max.message.bytes (1 MiB), and one 
 class FrameReader:
     """One connection's half-read frame. Call `buffer()`, let the socket fill it, then `filled(n)`."""
 
-    __slots__ = ("_first_buffer", "_frame", "_have", "_length", "_max_bytes", "_prefix", "_scratch")
+    __slots__ = ("_first_buffer", "_have", "_length", "_max_bytes", "_prefix", "_scratch", "half")
 
     def __init__(self, scratch: memoryview, max_bytes: int, first_buffer: int = FIRST_BUFFER) -> None:
         self._scratch = scratch
         self._max_bytes = max_bytes
         self._first_buffer = first_buffer
-        self._frame: bytearray | None = None
+        self.half: bytearray | None = None
+        """The buffer of a frame that has not arrived whole."""
         self._have = 0
         self._length = 0
         self._prefix = b""
 
     def buffer(self, sizehint: int = -1) -> memoryview:
         """The place for the next bytes of the stream. `sizehint` is the event loop's and is ignored."""
-        if self._frame is not None:
-            return memoryview(self._frame)[self._have :]
+        if self.half is not None:
+            if self._have == len(self.half):
+                self._grow(self.half)
+            return memoryview(self.half)[self._have :]
         return self._scratch[len(self._prefix) :] if self._prefix else self._scratch
 
     @property
     def waiting_bytes(self) -> int:
         """Memory that a half-read frame holds."""
-        return len(self._frame) if self._frame is not None else len(self._prefix)
+        return len(self.half) if self.half is not None else len(self._prefix)
+
+    @property
+    def wants(self) -> int:
+        """How much larger the buffer will be for the next bytes."""
+        frame = self.half
+        return self._next_size(frame) - len(frame) if frame is not None and self._have == len(frame) else 0
 
     def take(self, data: bytes) -> list[bytearray]:
         """`filled`, for bytes that came before there was a reader."""
@@ -61,8 +71,8 @@ class FrameReader:
 
     def filled(self, count: int) -> list[bytearray]:
         """`count` bytes arrived in the buffer; returns the frames that are now whole, without their lengths."""
-        if self._frame is not None:
-            return self._filled_frame(self._frame, count)
+        if self.half is not None:
+            return self._filled_frame(self.half, count)
         scratch, end, position = self._scratch, count, 0
         if self._prefix:
             end += len(self._prefix)
@@ -89,22 +99,21 @@ class FrameReader:
     def _begin_frame(self, length: int, head: memoryview) -> None:
         self._length = length
         self._have = len(head)
-        self._frame = bytearray(min(length, max(self._first_buffer, 2 * len(head))))
-        self._frame[: len(head)] = head
+        self.half = bytearray(min(length, max(self._first_buffer, 2 * len(head))))
+        self.half[: len(head)] = head
 
     def _filled_frame(self, frame: bytearray, count: int) -> list[bytearray]:
         self._have += count
-        if self._have < len(frame):
-            return []
         if self._have < self._length:
-            self._grow(frame)
             return []
-        self._frame = None
+        self.half = None
         return [frame]
 
     def _grow(self, frame: bytearray) -> None:
         """Copies into a larger buffer; resizing in place is refused while the socket holds a view of it."""
-        whole = self._length <= WHOLE_UP_TO
-        larger = bytearray(self._length if whole else min(self._length, 2 * len(frame)))
+        larger = bytearray(self._next_size(frame))
         larger[: self._have] = frame
-        self._frame = larger
+        self.half = larger
+
+    def _next_size(self, frame: bytearray) -> int:
+        return self._length if self._length <= WHOLE_UP_TO else min(self._length, 2 * len(frame))

@@ -2,7 +2,8 @@
 
 The loop runs a timer every BEAT_SECONDS. A thread looks whether the timer is overdue; if it is, the thread reads the
 stack of the loop's thread, which is still in the turn that holds the loop. Requests cost nothing extra: no time is
-taken around them.
+taken around them. On a busy machine the loop's thread may wait for a CPU in the middle of any function: Linux tells how
+long it did, and that time does not count.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ log = logging.getLogger("penstock.node")
 
 SLOW_SECONDS = 0.25
 BEAT_SECONDS = 0.1
-UNKNOWN = "something unknown: the process may have been without a CPU"
+SCHEDULER_FILE = "/proc/thread-self/schedstat"
+"""Linux: nanoseconds on a CPU, nanoseconds waiting for one, and how often it got one."""
 
 
 class LoopWatchdog:
@@ -33,6 +35,7 @@ class LoopWatchdog:
         self._warnings = LimitedLog(log, time.monotonic)
         self._due = 0.0
         """By `time.monotonic`: the time of uvloop stands still within a turn."""
+        self._waited_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True)
@@ -50,17 +53,28 @@ class LoopWatchdog:
         self._thread.join()  # it waits for nothing but this
 
     def _expect_beat(self) -> None:
+        self._waited_before = waited_for_cpu()
         self._due = time.monotonic() + BEAT_SECONDS
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
         late = time.monotonic() - self._due
         if late > SLOW_SECONDS:
+            late -= waited_for_cpu() - self._waited_before
+        if late > SLOW_SECONDS:
             self._metrics.slow_turns += 1
-            cause = self.cause or UNKNOWN
-            self._warnings.warn(cause, f"the event loop was held for {late:.2f} seconds by {cause}")
+            self._report(late)
         self.cause = None
         self._expect_beat()
+
+    def _report(self, late: float) -> None:
+        """Without a cause it is no warning: on a busy machine the whole process may have waited for a CPU."""
+        if self.cause is None:
+            log.debug(
+                "the event loop was late by %.2f seconds: the process may have been without a CPU", late
+            )
+        else:
+            self._warnings.warn(self.cause, f"the event loop was held for {late:.2f} seconds by {self.cause}")
 
     def _watch(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS):
@@ -70,6 +84,15 @@ class LoopWatchdog:
                 cause = None if frame is None else describe(frame)
                 if self._due == due:  # the loop is still in this turn
                     self.cause = cause
+
+
+def waited_for_cpu() -> float:
+    """How many seconds this thread was ready to run and had no CPU, since it began; 0 where the system does not say."""
+    try:
+        with open(SCHEDULER_FILE, "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def describe(frame: FrameType) -> str:

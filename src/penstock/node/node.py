@@ -17,8 +17,9 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
-from penstock.node import frame_kinds
+from penstock.node import descriptors, frame_kinds
 from penstock.node.calls import Calls, Changes, Directory
+from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.coordination.acked_cleanup import AckedCleanup
 from penstock.node.coordination.consumer_progress import ConsumerProgress
@@ -29,6 +30,7 @@ from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.housekeeping import Housekeeping
 from penstock.node.membership.entry import Admission, Entry
+from penstock.node.memory import MemoryBudget
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
@@ -67,13 +69,18 @@ class Node:
         threads: Callable[[str], JobThread] = SystemThread,
         random: Random | None = None,
         events: EventSink = NO_EVENTS,
+        on_growth: Callable[[int], None] | None = None,
     ) -> None:
-        """Opens the data folder. `links` connects the node with its cluster; `events` receives the node's events."""
+        """Opens the data folder. `links` connects the node with its cluster; `events` receives the node's events;
+        `on_growth` is called with the number of replicas when there are many new ones."""
         self.config = config
         self.events = events
         self.clock: Clock = clock or SystemClock()
         self.node_id = NodeId(config.node_id)
         self.metrics = NodeMetrics(started_seconds=time.time())
+        limits = config.limits
+        self.client_memory = MemoryBudget("limits.max_client_memory_bytes", limits.max_client_memory_bytes)
+        self.http_memory = MemoryBudget("limits.max_http_memory_bytes", limits.max_http_memory_bytes)
         self.parts = Parts()
         self.ready = False
         """Whether this node serves clients: its cluster has admitted it."""
@@ -81,7 +88,7 @@ class Node:
 
         self.storage = Storage(
             config,
-            disk=disk or (MemoryDisk() if config.memory else OsDisk(config.data_dir)),
+            disk=disk or (MemoryDisk() if config.memory else _data_disk(config)),
             clock=self.clock,
             threads=threads,
             random=random or Random(),
@@ -99,6 +106,13 @@ class Node:
         self.metadata = MetadataLog(
             state, changed=self.parts.metadata_changed, settled=self.settled, events=events
         )
+        self.replicas = LocalReplicas(
+            me=self.me,
+            state=state,
+            partitions=self.partitions,
+            workers=self.storage.workers,
+            on_growth=on_growth,
+        )
         self.resources = Resources(state, self.partitions)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
@@ -115,6 +129,7 @@ class Node:
         self.exclusive = ExclusiveProducers()
         self.groups = self._make_groups()
         self.queues = self._make_queues()
+        self.cliques = self._make_cliques()
         self.subscriptions = self._make_subscriptions()
 
         # Upkeep.
@@ -129,9 +144,6 @@ class Node:
     def _list_parts(self) -> Iterator[Part]:
         """All parts, in the order in which they start and receive events; they stop in the reverse order."""
         state, links = self.metadata.state, self.links
-        replicas = LocalReplicas(
-            me=self.me, state=state, partitions=self.partitions, workers=self.storage.workers
-        )
         announcer = LeaderAnnouncer(
             node_id=self.node_id,
             state=state,
@@ -144,13 +156,14 @@ class Node:
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer
         yield self.groups
-        yield replicas
+        yield self.replicas
         yield self.queues
+        yield self.cliques
         yield self.dedup
         if links is not None:
             _connect(links, self.storage, announcer)
             yield links
-        yield Entry(self.config, self.storage, self.metadata, replicas)
+        yield Entry(self.config, self.storage, self.metadata, self.replicas)
         yield self.housekeeping
         if links is not None:
             yield self.storage.raft
@@ -203,6 +216,7 @@ class Node:
             metadata=self.metadata,
             partitions=self.partitions,
             seen=self.links.seen if self.links is not None else dict,
+            opened=self.replicas.finished,
         )
 
     def _make_controller(self) -> Controller:
@@ -232,6 +246,18 @@ class Node:
             partitions=self.partitions,
             groups=self.groups,
             forwarder=self.record_forwarder,
+            calls=self.calls,
+            clock=self.clock,
+            events=self.events,
+        )
+
+    def _make_cliques(self) -> Cliques:
+        return Cliques(
+            self.config,
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            queues=self.queues.manager,
             calls=self.calls,
             clock=self.clock,
             events=self.events,
@@ -277,7 +303,7 @@ class Node:
             self.clock,
             self.metrics,
             chores=(self.queues.tidy,),
-            brisk_chores=(self.acked.clean,),
+            brisk_chores=(self.acked.clean, self.replicas.open_again),
             retain_undone=self.undone_retention.retain,
             shortened=self.queues.log_shortened,
         )
@@ -340,6 +366,7 @@ class Node:
         """Returns when this node leads the partitions that it has opened, if it has no cluster: clients should not have
         to ask twice. It leads a new partition as soon as its vote is saved."""
         if self.links is None:
+            await self.replicas.finished()
             await self.storage.hard_states.drain()
 
     # --- facts
@@ -375,6 +402,10 @@ class Node:
     def disk_space(self) -> tuple[int, int]:
         """Total and usable bytes of the disk; -1 where that means nothing."""
         return -1, -1 if self.config.memory else self.storage.disk.free_bytes()
+
+
+def _data_disk(config: NodeConfig) -> OsDisk:
+    return OsDisk(config.data_dir, most_open=descriptors.for_logs())
 
 
 def _connect(links: "Links", storage: Storage, announcer: LeaderAnnouncer) -> None:

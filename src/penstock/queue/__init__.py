@@ -1,6 +1,7 @@
 """The cores of queues and subscriptions, sans-I/O: the state of one share group on one partition, its stored form, and
 the order in which a subscriber is sent messages."""
 
+from penstock.queue.lanes import LaneTable
 from penstock.queue.partition import QueuePartition
 from penstock.queue.settings import QueueSettings, RetryBackoffSettings
 from penstock.queue.state_records import (
@@ -16,20 +17,37 @@ from penstock.queue.state_records import (
 )
 from penstock.queue.state_store import NO_FENCE, Claimed, Fence, Heads, QueueKey, QueueStateStore, StatePart
 from penstock.queue.states import State
-from penstock.queue.values import AckKind, AckResult, Acquired, DeadLetter, DeadLetterReason, Run, ScanResult
+from penstock.queue.stored_backlog import StoredBacklog
+from penstock.queue.values import (
+    AckKind,
+    Acknowledgement,
+    AckResult,
+    AckResults,
+    Acquired,
+    Backlog,
+    DeadLetter,
+    DeadLetterReason,
+    Run,
+    ScanResult,
+    Withdrawn,
+)
 
 __all__ = [
     "HEAD_SUFFIX",
     "NO_FENCE",
     "AckKind",
     "AckResult",
+    "AckResults",
+    "Acknowledgement",
     "Acquired",
+    "Backlog",
     "Claimed",
     "DeadLetter",
     "DeadLetterReason",
     "Fence",
     "Head",
     "Heads",
+    "LaneTable",
     "QueueKey",
     "QueuePartition",
     "QueueSettings",
@@ -40,6 +58,8 @@ __all__ = [
     "State",
     "StateKey",
     "StatePart",
+    "StoredBacklog",
+    "Withdrawn",
     "chunk_of",
     "decode_head",
     "decode_key",

@@ -10,6 +10,9 @@ from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DEFERRED, DONE, L
 from penstock.queue.timers import DUE, ChunkTimers
 
 _NO_OWNERS = bytes(4 * CHUNK_SIZE)
+NO_LANE = 0xFFFF
+"""The lane of an offset that was not read from the log: it was done before."""
+_NO_LANES = b"\xff\xff" * CHUNK_SIZE
 
 
 class Chunk:
@@ -20,6 +23,7 @@ class Chunk:
         "deliveries",
         "expired",
         "keys",
+        "lanes",
         "listed",
         "number",
         "owners",
@@ -45,6 +49,8 @@ class Chunk:
         them."""
         self.keys: dict[int, int] | None = None
         """The keys of undone offsets that have one, by index."""
+        self.lanes: array[int] | None = None
+        """In a queue with lanes: the lane of each offset that was read, NO_LANE of others."""
         self.listed = False
         """Whether its number is in the heap of chunks that may have available offsets."""
         self.reached = True
@@ -53,11 +59,30 @@ class Chunk:
         """Retry delays that an earlier leader stored. They apply to offsets that have not been read from the log
         again."""
 
+    def set_lanes(self, start: int, lanes: "array[int]") -> None:
+        if self.lanes is None:
+            self.lanes = array("H", _NO_LANES)
+        self.lanes[start : start + len(lanes)] = lanes
+
     def lease(self, start: int, stop: int, slot: int) -> None:
+        owners = self.open_owners()
+        self.state[start:stop] = BYTE[LEASED] * (stop - start)
+        owners[start:stop] = array("I", (slot,)) * (stop - start)
+
+    def open_owners(self) -> "array[int]":
+        """For a caller that is about to lease offsets."""
         if self.owners is None:
             self.owners = array("I", _NO_OWNERS)
-        self.state[start:stop] = BYTE[LEASED] * (stop - start)
-        self.owners[start:stop] = array("I", (slot,)) * (stop - start)
+        return self.owners
+
+    def finish(self, start: int, stop: int) -> None:
+        """Offsets are done. Their deliveries do not matter any more, and are stored as 0."""
+        if stop == start + 1:
+            self.state[start] = DONE
+            self.deliveries[start] = 0
+            return
+        self.state[start:stop] = BYTE[DONE] * (stop - start)
+        self.deliveries[start:stop] = bytes(stop - start)
 
     def lease_end(self, start: int, stop: int) -> int:
         """The end of the run of offsets of one lease that starts at `start`, which is leased."""

@@ -25,7 +25,7 @@ class Lease:
         self.held = 0
         """How many offsets it holds now."""
         self.ranges: list[tuple[int, int]] = []
-        """(first, stop) of everything that it ever held."""
+        """(first, stop) of everything that it ever held, perhaps with offsets of others in between."""
 
 
 class Leases:
@@ -56,6 +56,13 @@ class Leases:
     def of(self, member: str) -> list[Lease]:
         return list(self._members.get(member, {}).values())
 
+    def holds_any(self, member: str) -> bool:
+        return member in self._members
+
+    def held_by(self, member: str) -> int:
+        """How many offsets a member holds."""
+        return sum(lease.held for lease in self._members.get(member, {}).values())
+
     def open(self, member: str, until_ms: int) -> Lease:
         """A lease; the caller must give it offsets at once."""
         if not self._free:
@@ -75,6 +82,11 @@ class Leases:
             first = lease.ranges.pop()[0]
         lease.ranges.append((first, chunk.base + stop))
 
+    def give_all(self, lease: Lease, first: int, last: int, count: int) -> None:
+        """The caller has leased so many offsets between these two: chunks say which."""
+        lease.held += count
+        lease.ranges.append((first, last + 1))
+
     def renew(self, lease: Lease, until_ms: int) -> None:
         lease.until_ms = until_ms
         self._deadlines.set(lease.slot, until_ms)
@@ -82,6 +94,12 @@ class Leases:
     def take(self, chunk: Chunk, start: int, stop: int) -> None:
         """Ends the lease of offsets, all of which are leased."""
         assert chunk.owners is not None
+        if stop == start + 1:
+            lease = self.at(chunk.owners[start])
+            lease.held -= 1
+            if not lease.held:
+                self._close(lease)
+            return
         while start < stop:
             end = chunk.lease_end(start, stop)
             lease = self.at(chunk.owners[start])

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
 
-from penstock.queue.chunk import Chunk
+from penstock.queue.chunk import NO_LANE, Chunk
 from penstock.queue.deadlines import Deadlines
 from penstock.queue.key_order import KeyOrder
+from penstock.queue.lanes import Lanes
 from penstock.queue.leases import Lease, Leases
 from penstock.queue.state_records import StoredChunk
 from penstock.queue.states import (
@@ -38,6 +39,7 @@ from penstock.queue.states import (
     run_end,
     runs,
 )
+from penstock.queue.stored_backlog import Unread, count_unread
 from penstock.queue.timers import DUE, ChunkTimers, event
 
 SCHEDULE_LOOKS = 100_000
@@ -48,7 +50,7 @@ ms."""
 class OffsetTable:
     """Chunks by number, and where the undone offsets begin and end."""
 
-    def __init__(self, start_offset: int, leases: Leases) -> None:
+    def __init__(self, start_offset: int, leases: Leases, lanes: Lanes | None = None) -> None:
         self.start_offset = start_offset
         self.next_offset = start_offset
         self.chunks: dict[int, Chunk] = {}
@@ -61,6 +63,7 @@ class OffsetTable:
         self.due = Deadlines()
         """When each chunk has its next timer event."""
         self._leases = leases
+        self._lanes = lanes
         self._key_order = KeyOrder()
         self._listed: list[int] = []
         """A heap of chunk numbers: it has every chunk with available offsets, and some others."""
@@ -86,6 +89,15 @@ class OffsetTable:
             numbers = sorted(number for number in self.chunks if low <= number <= high)
         chunks = [self.chunks[number] for number in numbers]
         return [(each, max(0, first - each.base), min(CHUNK_SIZE, stop - each.base)) for each in chunks]
+
+    def lanes_of(self, first: int, last: int) -> set[int]:
+        """The lanes of these offsets, as far as they are known: those of a chunk that is done are forgotten."""
+        found = [
+            chunk.lanes[start:stop]
+            for chunk, start, stop in self.pieces(first, last + 1)
+            if chunk.lanes is not None
+        ]
+        return set().union(*found) - {NO_LANE}
 
     def next_available(self) -> tuple[Chunk, int] | None:
         """The lowest available offset."""
@@ -124,9 +136,25 @@ class OffsetTable:
         self.counts[state] += stop - start
         if before == LEASED:
             self._drop_owners(chunk)
-        if state == AVAILABLE and not chunk.listed:
+        if state == AVAILABLE:
+            self._list(chunk, start, stop)
+
+    def _list(self, chunk: Chunk, start: int, stop: int) -> None:
+        """These offsets have become available."""
+        if not chunk.listed:
             chunk.listed = True
             heapq.heappush(self._listed, chunk.number)
+        if self._lanes is not None and chunk.lanes is not None:
+            self._lanes.add(chunk.base + start, chunk.lanes[start:stop])
+            if self._lanes.is_stale(self.counts[AVAILABLE]):
+                self._rebuild_lanes(self._lanes)
+
+    def _rebuild_lanes(self, lanes: Lanes) -> None:
+        lanes.clear()
+        for chunk in self.chunks.values():
+            for start, stop, state in runs(chunk.state, 0, CHUNK_SIZE):
+                if state == AVAILABLE and chunk.lanes is not None:
+                    lanes.add(chunk.base + start, chunk.lanes[start:stop])
 
     def finish(self, chunk: Chunk, start: int, stop: int) -> None:
         """All offsets of the range are done from now on."""
@@ -134,7 +162,7 @@ class OffsetTable:
             self.counts[state] -= end - first
             if state == LEASED:
                 self._leases.take(chunk, first, end)
-        chunk.state[start:stop] = BYTE[DONE] * (stop - start)
+        chunk.finish(start, stop)
         self.changed[chunk.number] = None
         if chunk.state == ALL_DONE:
             self._close(chunk)
@@ -145,6 +173,25 @@ class OffsetTable:
         first, behind = chunk.base + start, chunk.base + stop
         if first <= self.start_offset < behind or first <= self.next_offset < behind:
             self.advance()  # neither end rests on a done offset, so no other change could move one
+
+    def mark_done(self, chunk: Chunk, start: int, stop: int) -> None:
+        """Leased offsets are done. `close_marked` must follow, which does for many what `finish` does for each."""
+        self._leases.take(chunk, start, stop)
+        chunk.finish(start, stop)
+        self.counts[LEASED] -= stop - start
+        if chunk.keys:
+            self._remove_keys(chunk, start, stop)
+
+    def close_marked(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self.changed[chunk.number] = None
+            if self.chunks.get(chunk.number) is not chunk:
+                continue
+            if chunk.state == ALL_DONE:
+                self._close(chunk)
+            else:
+                self._drop_owners(chunk)
+        self.advance()
 
     def lease(self, lease: Lease, chunk: Chunk, start: int, stop: int, deliveries: int) -> None:
         """Available offsets are leased."""
@@ -186,6 +233,7 @@ class OffsetTable:
         """A stored chunk; None if all its offsets above the start offset are done."""
         below = max(0, min(CHUNK_SIZE, self.start_offset - number * CHUNK_SIZE))
         stored.state[:below] = BYTE[DONE] * below
+        stored.deliveries[:below] = bytes(below)
         if stored.state == ALL_DONE:
             self._done_ahead.add(number)
             return None
@@ -210,12 +258,31 @@ class OffsetTable:
             stop - start - chunk.state.count(DONE, start, stop)
             for chunk, start, stop in self.pieces(self.start_offset, below)
         )
-        first = max(self.start_offset, self.next_offset)
-        covered = sum(
+        return known + self._never_delivered(below)
+
+    def count_unread(self, now_ms: int, end_offset: int) -> Unread:
+        """The offsets from next_offset to before `end_offset` that no stored state calls done or dying."""
+        if self.next_offset >= end_offset:
+            return Unread()
+        available, deferred = self._never_delivered(end_offset), 0
+        for chunk, start, stop in self.pieces(self.next_offset, end_offset):
+            unread = count_unread(chunk.state, chunk.stored_delays, start, stop, now_ms)
+            available += unread.available
+            deferred += unread.deferred
+        return Unread(available, deferred)
+
+    def _never_delivered(self, below: int) -> int:
+        """The offsets that were not read and of which nothing is stored: those from next_offset on outside of all
+        chunks."""
+        first = self.next_offset
+        if first >= below:
+            return 0
+        in_chunks = sum(stop - start for _, start, stop in self.pieces(first, below))
+        done = sum(
             max(0, min(below, (number + 1) * CHUNK_SIZE) - max(first, number * CHUNK_SIZE))
-            for number in (*self.chunks, *self._done_ahead)
+            for number in self._done_ahead
         )
-        return known + max(0, below - first - covered)
+        return below - first - in_chunks - done
 
     def trim(self, log_start_offset: int) -> None:
         """Everything below is done."""

@@ -29,6 +29,14 @@ Invariants. Code and tests cite the numbers.
       in its first delivery. So a message that came back, is not due or is dying blocks all later ones. Messages that a
       consumer holds already are not recalled: only a consumer that takes one message at a time works strictly in order
       when a message fails.
+  10  With lanes: a member that receives for an owner gets only messages of this owner's lanes, none of a revoked lane,
+      and none while another member of the same owner holds some. When a lane gets another owner, or another epoch, the
+      leases on its messages end at once, and acknowledgements of the owner before are refused. So two members never
+      hold messages of one lane.
+      The lowest available offset (8) is the lowest of the owner's lanes then. A member may hold many messages of a
+      lane: it processes those of one key in order, and keeps its lease while it tries again. However often an owner
+      gets a message while it is at work, that is one delivery: a worker whose connection breaks has its messages in
+      hand, most of them not begun, and they must not become dead letters.
 
 Delivery is at least once. A member that finished its work and lost its lease before it acknowledged has done work that
 another member will repeat; after a restart the same holds for every acknowledgement that was not saved. A dead letter
@@ -39,12 +47,17 @@ count may be lower than it was, and the limit is reached later. An undone messag
 limit goes to the dead letters at a restart: it may be the message that brought the leader down.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
-from penstock.errors import ErrorCode, UnknownFormat
+from penstock.errors import UnknownFormat
+from penstock.queue import inspection
+from penstock.queue.acknowledging import Acknowledging
 from penstock.queue.chunk import Chunk
+from penstock.queue.held_ranges import Held, add_range, held_ranges
+from penstock.queue.inspection import MAX_PEEKED_RUNS
+from penstock.queue.lane_leases import LaneLeases
+from penstock.queue.lanes import Lanes, LaneTable
 from penstock.queue.leases import Lease, Leases, still_held
 from penstock.queue.offset_table import OffsetTable
 from penstock.queue.reading import add_records
@@ -56,40 +69,36 @@ from penstock.queue.states import (
     BYTE,
     CHUNK_SIZE,
     DEFERRED,
-    DONE,
     DYING,
     LEASED,
     REJECTED,
-    UNREAD,
     WAITING,
-    State,
     run_end,
     runs,
 )
+from penstock.queue.stored_backlog import dead_runs
 from penstock.queue.strict_order import find_deliverable
 from penstock.queue.values import (
     EMPTY_SCAN,
     AckKind,
+    Acknowledgement,
     AckResult,
+    AckResults,
     Acquired,
+    Backlog,
     Changes,
     DeadLetter,
     DeadLetterReason,
     Description,
     Run,
     ScanResult,
+    Withdrawn,
 )
 from penstock.types import Term
 
-Held = tuple[Chunk, int, int, Lease]
-"""A part of a chunk (index, end index) that belongs to one lease."""
-
 # As plain integers, for the same reason as the states.
-_RELEASE, _REJECT, _RENEW = int(AckKind.RELEASE), int(AckKind.REJECT), int(AckKind.RENEW)
-_TAKEN = AckResult(ErrorCode.NONE, True)
+_RELEASE, _REJECT = int(AckKind.RELEASE), int(AckKind.REJECT)
 _DEAD_STATES = {DeadLetterReason.DELIVERY_LIMIT: DYING, DeadLetterReason.REJECTED: REJECTED}
-MAX_PEEKED_RUNS = 1000
-"""The most runs in one response of `peek`: a table that a person can still scroll."""
 
 
 class QueuePartition:
@@ -99,7 +108,11 @@ class QueuePartition:
         settings.validate()
         self._settings = settings
         self._leases = Leases()
-        self._table = OffsetTable(start_offset, self._leases)
+        lanes = Lanes() if settings.lanes else None
+        self._table = OffsetTable(start_offset, self._leases, lanes)
+        self.lanes = None if lanes is None else LaneLeases(self._table, lanes, self._leases)
+        """For callers that only ask; None in a queue without lanes."""
+        self._acks = Acknowledging(self._table, self._leases, self.lanes, self._settle)
         self._writer = StateWriter(term)
         self._letters: list[DeadLetter] = []
 
@@ -175,14 +188,14 @@ class QueuePartition:
 
     def held_by(self, member: str) -> int:
         """How many offsets a member holds."""
-        return sum(lease.held for lease in self._leases.of(member))
+        return self._leases.held_by(member)
 
     def wants_more(self, max_records: int) -> bool:
         """Whether reading more of the log would help a request for this many messages. One read may exceed the
         limits."""
         table, settings = self._table, self._settings
         return (
-            table.counts[AVAILABLE] < max_records
+            table.counts[AVAILABLE] < (settings.max_ahead if settings.lanes else max_records)
             and table.counts[LEASED] < settings.max_leased
             and table.counts[WAITING] < settings.max_waiting
             and table.reached < settings.max_chunks
@@ -192,10 +205,10 @@ class QueuePartition:
 
     def configure(self, settings: QueueSettings) -> None:
         """Applies other settings from now on. Existing leases keep their end; a new delivery limit applies when a
-        message comes back. Key order cannot be changed: current leases were not given by it."""
+        message comes back. Key order and lanes cannot be changed: current leases were not given by them."""
         settings.validate()
-        if settings.key_ordered != self._settings.key_ordered:
-            raise ValueError("key order changes only with a new QueuePartition")
+        if (settings.key_ordered, settings.lanes) != (self._settings.key_ordered, self._settings.lanes):
+            raise ValueError("key order and lanes change only with a new QueuePartition")
         self._settings = settings
 
     def extend(self, now_ms: int, end_offset: int, scan: ScanResult = EMPTY_SCAN) -> None:
@@ -205,6 +218,8 @@ class QueuePartition:
             raise ValueError(f"read to {end_offset}, which is before {self.next_offset}")
         if self._settings.key_ordered and len(scan.keys) != end_offset - self.next_offset:
             raise ValueError("a key-ordered queue needs one key, or None, for each offset")
+        if self._settings.lanes and len(scan.lanes or ()) != end_offset - self.next_offset:
+            raise ValueError("a queue with lanes needs one lane for each offset")
         if end_offset > self.next_offset:
             add_records(self._table, now_ms, end_offset, scan)
 
@@ -222,27 +237,20 @@ class QueuePartition:
         self, now_ms: int, member: str, max_records: int, *, below: int | None = None
     ) -> list[Acquired]:
         """Leases the lowest available messages (invariant 8) with one deadline; none at or above `below`. In strict
-        order, none behind a blocking message (9)."""
+        order, none behind a blocking message (9). With lanes, those of the member's owner (10); a member without an
+        owner gets any."""
         self.tick(now_ms)
-        table, lease = self._table, None
-        if self._settings.strict:
-            end = find_deliverable(table, self._leases, member).end
-            below = end if below is None else min(below, end)
-        left = min(max_records, self._settings.max_leased - table.counts[LEASED])
+        if self.lanes is not None and self.lanes.has_owner(member):
+            room = self.lanes.room_for(member, self._settings.max_leased)
+            return self.lanes.acquire(member, min(max_records, room), below, now_ms + self._settings.lease_ms)
+        lease: Lease | None = None
         acquired: list[Acquired] = []
-        while left > 0 and (found := table.next_available()) is not None:
-            chunk, start = found
-            most = CHUNK_SIZE if below is None else min(CHUNK_SIZE, below - chunk.base)
-            if start >= most:
-                break
-            stop = run_end(chunk.state, start, min(most, start + left))
-            stop = run_end(chunk.deliveries, start, stop)
+        for chunk, start, stop in self._lowest_available(member, max_records, below):
             deliveries = min(chunk.deliveries[start] + 1, MAX_DELIVERIES)
             if lease is None:
                 lease = self._leases.open(member, now_ms + self._settings.lease_ms)
-            table.lease(lease, chunk, start, stop, deliveries)
-            _add_range(acquired, Acquired(chunk.base + start, chunk.base + stop - 1, deliveries))
-            left -= stop - start
+            self._table.lease(lease, chunk, start, stop, deliveries)
+            add_range(acquired, Acquired(chunk.base + start, chunk.base + stop - 1, deliveries))
         return acquired
 
     def acknowledge(
@@ -254,55 +262,86 @@ class QueuePartition:
         kinds: bytes,
         *,
         delay_ms: int | None = None,
+        epoch: int | None = None,
         token: object = None,
     ) -> AckResult:
-        """Applies a member's acknowledgement of offsets that it holds: all of it, or nothing. `kinds` has one AckKind
-        for all offsets, or one for each; `delay_ms` is for releases. `saved` returns the token when the change is
-        durable; a pure renewal needs no save."""
+        """The same as `acknowledge_all` for one acknowledgement."""
+        ack = Acknowledgement(first, last, kinds, delay_ms)
+        errors, waits = self.acknowledge_all(now_ms, member, [ack], epoch=epoch, token=token)
+        return AckResult(errors[0], waits)
+
+    def acknowledge_all(
+        self,
+        now_ms: int,
+        member: str,
+        acks: Iterable[Acknowledgement],
+        *,
+        epoch: int | None = None,
+        token: object = None,
+    ) -> AckResults:
+        """Applies a member's acknowledgements of offsets that it holds, in order: all of each, or nothing. `epoch` is
+        the newest table of lanes that the member knew. `saved` returns the token when the changes are durable; pure
+        renewals need no save."""
         self.tick(now_ms)
-        count = last - first + 1
-        if count < 1 or len(kinds) not in (1, count) or max(kinds) > _RENEW:
-            return AckResult(ErrorCode.INVALID_REQUEST, False)
-        held = self._held_by(member, first, last)
-        if held is None:
-            return AckResult(ErrorCode.INVALID_RECORD_STATE, False)
-        renewed: list[Held] = []
-        for kind, piece in _by_kind(held, kinds):
-            if kind == _RENEW:
-                renewed.append(piece)
-            else:
-                self._settle(now_ms, kind, piece, delay_ms)
-        if renewed:
-            self._renew(now_ms, member, renewed)
-            if kinds.count(_RENEW) == len(kinds):
-                return AckResult(ErrorCode.NONE, False)
-        if token is not None:
+        results = self._acks.apply(now_ms, member, acks, lease_ms=self._settings.lease_ms, epoch=epoch)
+        if results.waits and token is not None:
             self._writer.wait(token)
-        return _TAKEN
+        return results
 
     def hand_back(self, now_ms: int, member: str, first: int, last: int) -> bool:
         """Undoes a delivery that could not be sent, or that its member did not start: its delivery count goes back. All
         of the range, or nothing if the member does not hold all of it; returns which."""
         self.tick(now_ms)
-        held = self._held_by(member, first, last)
+        held = held_ranges(self._table, self._leases, member, first, last)
         for chunk, start, stop, _ in held or ():
-            for index, end, deliveries in list(runs(chunk.deliveries, start, stop)):
-                chunk.deliveries[index:end] = BYTE[deliveries - 1] * (end - index)
-                self._table.release(chunk, index, end, None)
+            self._undo(chunk, start, stop)
         return held is not None
 
     def release_member(self, now_ms: int, member: str) -> None:
         """The member is gone: its messages become available at once. Their deliveries count; otherwise a message that
-        crashes each of its consumers would be delivered forever."""
+        crashes each of its consumers would be delivered forever. With lanes they count when the owner is gone (10)."""
         self.tick(now_ms)
         for lease in self._leases.of(member):
             self._end(lease)
+        if self.lanes is not None:
+            self.lanes.detach(member)
 
     def tick(self, now_ms: int) -> None:
         """Ends expired leases, makes due messages available, and finishes expired messages."""
         while (lease := self._leases.pop_due(now_ms)) is not None:
             self._end(lease)
         self._table.run_timers(now_ms)
+
+    # Lanes
+
+    def attach(self, member: str, owner: str) -> None:
+        """The member receives for this owner of lanes, until `release_member`."""
+        assert self.lanes is not None
+        self.lanes.attach(member, owner)
+
+    def assign(self, now_ms: int, table: LaneTable) -> Withdrawn:
+        """Lanes have other owners from now on; an older table changes nothing. Messages of a lane that its owner lost
+        are available at once (10). If that owner is at work, it gave the lane up and had begun none of them: such a
+        delivery does not count."""
+        assert self.lanes is not None
+        self.tick(now_ms)
+        lost = self.lanes.assign(table)
+        for chunk, index, member, is_begun in lost:
+            if is_begun:
+                self._give_back(chunk, index, index + 1, member)
+            else:
+                self._undo(chunk, index, index + 1)
+        for chunk, index in self.lanes.take_abandoned():
+            self._count_delivery(chunk, index)
+        begun = sum(each.is_begun for each in lost)
+        return Withdrawn(len(lost) - begun, begun)
+
+    def may_get(self, member: str) -> bool:
+        """Whether `acquire` may find messages for this member among those that were read."""
+        if self.lanes is None or not self.lanes.has_owner(member):
+            return self.available_count > 0
+        room = self.lanes.room_for(member, self._settings.max_leased)
+        return room > 0 and self.lanes.first_for(member) is not None
 
     # Dead letters
 
@@ -333,33 +372,35 @@ class QueuePartition:
 
     # For people and tools
 
+    def backlog(self, now_ms: int, end_offset: int) -> Backlog:
+        """All messages before `end_offset` that are not done. Those that were not read count by their stored state."""
+        unread = self._table.count_unread(now_ms, end_offset)
+        return Backlog(
+            self.available_count + unread.available,
+            self.leased_count,
+            self.deferred_count + unread.deferred,
+            self.waiting_count,
+            self.dying_count,
+        )
+
+    def unread_count(self, end_offset: int) -> int:
+        """Messages before `end_offset` that are not done and were not read: some may not be due, or have expired."""
+        return sum(self._table.count_unread(0, end_offset))
+
     def describe(self) -> Description:
         return Description(
-            start_offset=self.start_offset,
-            saved_start_offset=self.saved_start_offset,
-            next_offset=self.next_offset,
-            available=self.available_count,
-            leased=self.leased_count,
-            deferred=self.deferred_count,
-            waiting=self.waiting_count,
-            dying=self.dying_count,
             leases=len(self._leases),
             members=self._leases.members,
             chunks=len(self._table.chunks),
-            next_due_ms=self.next_due_ms,
+            ready_lanes=self.lanes.ready_lanes if self.lanes else 0,
+            lane_owners=self.lanes.owner_count if self.lanes else 0,
+            lane_epoch=self.lanes.epoch if self.lanes else 0,
         )
 
     def peek(self, first: int, last: int, max_runs: int = MAX_PEEKED_RUNS) -> list[Run]:
         """The state of a range that was read, in runs; done offsets are left out. If there are more runs than asked
         for, the next call starts behind the last one."""
-        seen: list[Run] = []
-        first, last = max(first, self.start_offset), min(last, self.next_offset - 1)
-        for chunk, start, stop in self._table.pieces(first, last + 1) if first <= last else ():
-            for run in self._runs(chunk, start, stop):
-                if len(seen) == max_runs:
-                    return seen
-                seen.append(run)
-        return seen
+        return inspection.peek(self._table, self._leases, first, last, max_runs)
 
     def scheduled(self, most: int = MAX_PEEKED_RUNS) -> list[tuple[int, int]]:
         """(due_ms, offset) of deferred messages among those that were read, soonest first."""
@@ -371,31 +412,33 @@ class QueuePartition:
         chunk = self._table.restore(number, decode_chunk(value))
         if chunk is None:
             return
-        limit = self._settings.delivery_limit
-        for start, stop, state in list(runs(chunk.state, 0, CHUNK_SIZE)):
-            for first, end, deliveries in runs(chunk.deliveries, start, stop):
-                if state == REJECTED:
-                    self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED)
-                elif state == UNREAD and 0 < limit <= deliveries:
-                    self._dead_letter(chunk, first, end, DeadLetterReason.DELIVERY_LIMIT)
+        for start, stop, reason in dead_runs(chunk.state, chunk.deliveries, self._settings.delivery_limit):
+            self._dead_letter(chunk, start, stop, reason)
 
-    def _held_by(self, member: str, first: int, last: int) -> list[Held] | None:
-        """The range in parts of one lease each; None unless the member holds all of it."""
-        held: list[Held] = []
-        for number, start, stop in self._table.spans(first, last + 1):
-            chunk = self._table.chunks.get(number)
-            if chunk is None or chunk.owners is None:
-                return None
-            while start < stop:
-                if chunk.state[start] != LEASED:
-                    return None
-                lease = self._leases.at(chunk.owners[start])
-                if lease.member != member:
-                    return None
-                end = chunk.lease_end(start, stop)
-                held.append((chunk, start, end, lease))
-                start = end
-        return held
+    def _lowest_available(
+        self, member: str, max_records: int, below: int | None
+    ) -> Iterator[tuple[Chunk, int, int]]:
+        """Runs (chunk, index, end index) with one delivery count; the caller leases each before it takes the next."""
+        table = self._table
+        if self._settings.strict:
+            end = find_deliverable(table, self._leases, member).end
+            below = end if below is None else min(below, end)
+        left = min(max_records, self._settings.max_leased - table.counts[LEASED])
+        while left > 0 and (found := table.next_available()) is not None:
+            chunk, start = found
+            most = CHUNK_SIZE if below is None else min(CHUNK_SIZE, below - chunk.base)
+            if start >= most:
+                break
+            stop = run_end(chunk.state, start, min(most, start + left))
+            stop = run_end(chunk.deliveries, start, stop)
+            yield chunk, start, stop
+            left -= stop - start
+
+    def _undo(self, chunk: Chunk, start: int, stop: int) -> None:
+        """Leased offsets are available again, as if they had not been delivered."""
+        for index, end, deliveries in list(runs(chunk.deliveries, start, stop)):
+            chunk.deliveries[index:end] = BYTE[deliveries - 1] * (end - index)
+            self._table.release(chunk, index, end, None)
 
     def _settle(self, now_ms: int, kind: int, piece: Held, delay_ms: int | None) -> None:
         chunk, start, stop, lease = piece
@@ -407,22 +450,6 @@ class QueuePartition:
         else:
             self._table.finish(chunk, start, stop)
 
-    def _renew(self, now_ms: int, member: str, pieces: list[Held]) -> None:
-        """A lease that is renewed as a whole is extended; a part of a lease gets a lease of its own."""
-        until_ms = now_ms + self._settings.lease_ms
-        totals: Counter[int] = Counter()
-        for _, start, stop, lease in pieces:
-            totals[lease.slot] += stop - start
-        whole = {lease.slot for *_, lease in pieces if totals[lease.slot] == lease.held}
-        fresh: Lease | None = None
-        for chunk, start, stop, lease in pieces:
-            if lease.slot in whole:
-                self._leases.renew(lease, until_ms)
-                continue
-            fresh = fresh or self._leases.open(member, until_ms)
-            self._leases.take(chunk, start, stop)
-            self._leases.give(fresh, chunk, start, stop)
-
     def _end(self, lease: Lease) -> None:
         held = [
             (chunk, start, stop)
@@ -431,7 +458,16 @@ class QueuePartition:
             for start, stop in still_held(lease, chunk, index, end)
         ]
         for chunk, start, stop in held:
-            self._give_back(chunk, start, stop, lease.member)
+            if self.lanes is not None and self.lanes.interrupt(lease.member, chunk, start, stop):
+                self._undo(chunk, start, stop)
+            else:
+                self._give_back(chunk, start, stop, lease.member)
+
+    def _count_delivery(self, chunk: Chunk, index: int) -> None:
+        """Counts the delivery of an available message after all, which `_end` has undone."""
+        chunk.deliveries[index] = min(chunk.deliveries[index] + 1, MAX_DELIVERIES)
+        if 0 < self._settings.delivery_limit <= chunk.deliveries[index]:
+            self._dead_letter(chunk, index, index + 1, DeadLetterReason.DELIVERY_LIMIT)
 
     def _give_back(
         self, chunk: Chunk, start: int, stop: int, member: str, now_ms: int = 0, delay_ms: int | None = 0
@@ -459,41 +495,3 @@ class QueuePartition:
         self._table.changed[chunk.number] = None
         first, last = chunk.base + start, chunk.base + stop - 1
         self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason, member))
-
-    def _runs(self, chunk: Chunk, start: int, stop: int) -> Iterator[Run]:
-        for index, end, state in runs(chunk.state, start, stop):
-            while state != DONE and index < end:
-                behind = run_end(chunk.deliveries, index, end)
-                lease = None
-                if state == LEASED and chunk.owners is not None:
-                    behind = min(behind, chunk.lease_end(index, end))
-                    lease = self._leases.at(chunk.owners[index])
-                yield Run(
-                    chunk.base + index,
-                    chunk.base + behind - 1,
-                    State(state),
-                    chunk.deliveries[index],
-                    lease.member if lease is not None else None,
-                    lease.until_ms if lease is not None else None,
-                )
-                index = behind
-
-
-def _add_range(acquired: list[Acquired], new: Acquired) -> None:
-    """Merges ranges that meet at the border of two chunks."""
-    if acquired and acquired[-1].last + 1 == new.first and acquired[-1].deliveries == new.deliveries:
-        new = new._replace(first=acquired.pop().first)
-    acquired.append(new)
-
-
-def _by_kind(held: list[Held], kinds: bytes) -> Iterator[tuple[int, Held]]:
-    """The parts, split where the kind changes."""
-    if len(kinds) == 1:
-        for piece in held:
-            yield kinds[0], piece
-        return
-    cells, at = bytearray(kinds), 0
-    for chunk, start, stop, lease in held:
-        for first, end, kind in runs(cells, at, at + stop - start):
-            yield kind, (chunk, start + first - at, start + end - at, lease)
-        at += stop - start

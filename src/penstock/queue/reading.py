@@ -2,12 +2,14 @@
 
 The order of the steps matters. Chunks are opened for existing records before next_offset moves, because an opened chunk
 treats everything below next_offset as done. Gaps come before the rest, so that a time or key for an offset without a
-record has no effect. Times come before keys, and keys before the rest, which is available. A part of the log that is
+record has no effect. Lanes come before all that makes an offset available; times before keys, and keys
+before the rest, which is available. A part of the log that is
 one large gap opens no chunk.
 
 Restored state takes precedence: an offset that is done, or on its way to the dead letters, stays so.
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -28,6 +30,8 @@ def add_records(table: OffsetTable, now_ms: int, end_offset: int, scan: ScanResu
     table.next_offset = end_offset
     for gap_first, gap_last in scan.gaps:
         _finish_gap(table, max(first, gap_first), min(end_offset, gap_last + 1))
+    if scan.lanes is not None:
+        _set_lanes(table, first, end_offset, scan.lanes)
     _set_times(table, now_ms, first, end_offset, scan)
     _set_keys(table, first, scan.keys)
     for start, stop in present:
@@ -99,6 +103,12 @@ def _still_delayed(chunk: Chunk, start: int, stop: int, now_ms: int) -> Iterator
         for index in range(max(first, start), min(first + length, stop)):
             if due_ms > now_ms and chunk.state[index] == UNREAD:
                 yield index, due_ms
+
+
+def _set_lanes(table: OffsetTable, first: int, end_offset: int, lanes: "array[int]") -> None:
+    for chunk, start, stop in table.pieces(first, end_offset):
+        at = chunk.base + start - first
+        chunk.set_lanes(start, lanes[at : at + stop - start])
 
 
 def _set_keys(table: OffsetTable, first: int, keys: Sequence[int | None]) -> None:

@@ -9,6 +9,9 @@ MAX_DELIVERIES = 255
 MAX_DELAY_MS = 366 * 24 * 3600 * 1000
 """The longest retry delay: a message that is to wait for more than a year is not being retried."""
 
+MAX_LANES = 65_535
+"""Lanes are stored in two bytes, and 65,535 stands for no lane."""
+
 
 class RetryBackoffSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a released message waits when its consumer names no delay: longer with each delivery."""
@@ -46,17 +49,26 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_ordered: bool = False
     strict: bool = False
     """Strict order, for queues with one consumer at a time (invariant 9 in `partition.py`)."""
+    lanes: int = 0
+    """How many lanes the messages are divided into (`lanes.py`, invariant 10). 0: none."""
+    max_ahead: int = 500_000
+    """With lanes, available messages, some 50 bytes each: how far the queue reads beyond messages whose owner does not
+    get them."""
     retry_backoff: RetryBackoffSettings | None = None
     """None: a message that is released without a delay is available again at once."""
     dead_letters: bool = True
     """False: messages that would go there are dropped, as Kafka does."""
 
     def validate(self) -> None:
-        for name in ("lease_ms", "max_leased", "max_chunks", "max_waiting"):
+        for name in ("lease_ms", "max_leased", "max_chunks", "max_waiting", "max_ahead"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "1 or more")
         if not 0 <= self.delivery_limit <= MAX_DELIVERIES:
             raise ConfigError("delivery_limit", self.delivery_limit, f"0 to {MAX_DELIVERIES}")
+        if not 0 <= self.lanes <= MAX_LANES:
+            raise ConfigError("lanes", self.lanes, f"0 to {MAX_LANES}")
+        if self.lanes and (self.key_ordered or self.strict):
+            raise ConfigError("lanes", self.lanes, "0 in a queue with key order or strict order")
         backoff = self.retry_backoff
         if backoff is not None and not (0 < backoff.first_ms <= backoff.max_ms <= MAX_DELAY_MS):
             raise ConfigError("retry_backoff", backoff, f"0 < first_ms <= max_ms <= {MAX_DELAY_MS}")

@@ -17,7 +17,7 @@ topic had when the group began on it: partitions from that number on were added 
     done    uint8 0 | uint16 count | count times: uint16 index, uint16 length     runs of offsets that are done
             uint8 1 | 512 bytes, one bit per offset, the highest bit first        if that is shorter
     undone  uint8 0 | uint16 count | count times: uint16 index, uint16 length, uint8 deliveries, uint8 rejected (0, 1)
-            uint8 1 | 4,096 bytes deliveries | 512 bytes rejected, by bit         if that is shorter
+            uint8 1 | 4,096 bytes deliveries | 512 bytes rejected, by bit         if there are many runs
     delayed uint16 count | count times: uint16 index, uint16 length, int64 due, milliseconds since 1970
 
 `undone` lists the offsets that were delivered and are not done: leased, released, retried, or on their way to the dead
@@ -31,8 +31,10 @@ was written by a later version: UnknownFormat, never a silent skip.
 Not stored: leases, which end with the leader; deliver-at and expiry, which the next leader reads from the log.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -53,6 +55,18 @@ FENCE_SUFFIX = b"\x02"
 _CHUNK_KIND = 1
 _RUNS, _DENSE = 0, 1
 _BITMAP_BYTES = CHUNK_SIZE // 8
+_DONE_DIGITS = bytes.maketrans(b"01", BYTE[UNREAD] + BYTE[DONE])
+_SAME = re.compile(rb"(.)\1*", re.DOTALL)
+FEW_RUNS = 64
+UNDONE_RUNS_MAX = 256
+"""With more, runs would take less than the 4,608 bytes of the other form, and ten times as long to write."""
+
+# Tables for `translate`: one call for all states of a chunk.
+_DONE_DIGIT = bytes(ord("1") if value == DONE else ord("0") for value in range(256))
+_REJECTED_DIGIT = bytes(ord("1") if value == REJECTED else ord("0") for value in range(256))
+_IS_OTHER = {
+    other: bytes(ord("1") if value == other else ord("0") for value in range(256)) for other in (0, ord("0"))
+}
 
 _HEAD = struct.Struct(">hiq")
 _SUFFIX = struct.Struct(">Bq")
@@ -92,18 +106,6 @@ class DelayedRun(NamedTuple):
     start: int
     length: int
     due_ms: int
-
-
-class _DoneRun(NamedTuple):
-    start: int
-    length: int
-
-
-class _UndoneRun(NamedTuple):
-    start: int
-    length: int
-    deliveries: int
-    rejected: int
 
 
 # Keys
@@ -168,10 +170,13 @@ def state_end(parts: Mapping[bytes, bytes]) -> int:
     end = decode_head(parts[HEAD_SUFFIX]).start_offset
     for suffix, value in parts.items():
         if (number := chunk_of(suffix)) is not None:
-            chunk = decode_chunk(value)
-            said = max(len(cells.rstrip(BYTE[UNREAD])) for cells in (chunk.state, chunk.deliveries))
-            end = max(end, number * CHUNK_SIZE + said)
+            end = max(end, number * CHUNK_SIZE + stored_chunk_end(decode_chunk(value)))
     return end
+
+
+def stored_chunk_end(chunk: StoredChunk) -> int:
+    """The end of the indexes about which a chunk says anything."""
+    return max(len(cells.rstrip(BYTE[UNREAD])) for cells in (chunk.state, chunk.deliveries))
 
 
 # Chunks
@@ -180,12 +185,19 @@ def state_end(parts: Mapping[bytes, bytes]) -> int:
 def encode_chunk(
     state: bytearray, deliveries: bytearray, since: int = 0, delayed: Sequence[DelayedRun] = ()
 ) -> bytes | None:
-    """The chunk's record from index `since` on; None if nothing was delivered or done there."""
-    done, undone = _split(state, deliveries, since)
-    if not done and not undone:
+    """The chunk's record from index `since` on; None if nothing was delivered or done there. The deliveries of offsets
+    that are done must be 0."""
+    done, counts = state.translate(_DONE_DIGIT), bytearray(deliveries)
+    rejected = state.translate(_REJECTED_DIGIT) if REJECTED in state else None
+    if since:
+        done[:since] = b"0" * since
+        counts[:since] = bytes(since)
+        if rejected is not None:
+            rejected[:since] = b"0" * since
+    if b"1" not in done and counts.count(0) == CHUNK_SIZE:
         return None
     version = DELAYED_VERSION if delayed else CHUNK_VERSION
-    parts = [struct.pack(">h", version), _encode_done(done), _encode_undone(undone)]
+    parts = [struct.pack(">h", version), _encode_done(done), _encode_undone(counts, rejected)]
     if delayed:
         kept = delayed[:DELAYED_RUNS_MAX]
         parts += [struct.pack(">H", len(kept)), *(_DELAYED_RUN.pack(*run) for run in kept)]
@@ -206,40 +218,55 @@ def decode_chunk(data: bytes) -> StoredChunk:
     return chunk
 
 
-def _split(state: bytearray, deliveries: bytearray, since: int) -> tuple[list[_DoneRun], list[_UndoneRun]]:
-    done: list[_DoneRun] = []
-    undone: list[_UndoneRun] = []
-    for start, stop, value in runs(state, since, CHUNK_SIZE):
-        if value == DONE:
-            done.append(_DoneRun(start, stop - start))
-            continue
-        for first, end, count in runs(deliveries, start, stop):
-            if count:
-                undone.append(_UndoneRun(first, end - first, count, int(value == REJECTED)))
-    return done, undone
+def _encode_done(digits: bytearray) -> bytes:
+    """`digits` has a 1 for each offset that is done."""
+    found = _runs_up_to(digits, ord("0"), _BITMAP_BYTES // _DONE_RUN.size)
+    if found is None:
+        return BYTE[_DENSE] + _bitmap(digits)
+    packed = (_DONE_RUN.pack(start, stop - start) for start, stop, _ in found)
+    return b"".join((_COUNT.pack(_RUNS, len(found)), *packed))
 
 
-def _encode_done(done: list[_DoneRun]) -> bytes:
-    if len(done) * _DONE_RUN.size > _BITMAP_BYTES:
-        return BYTE[_DENSE] + _bitmap((run.start, run.length) for run in done)
-    return b"".join((_COUNT.pack(_RUNS, len(done)), *(_DONE_RUN.pack(*run) for run in done)))
+def _encode_undone(counts: bytearray, rejected: bytearray | None) -> bytes:
+    """`counts` has the deliveries of each offset; `rejected` a 1 for each that was rejected, None if none was."""
+    found = _runs_up_to(counts, 0, UNDONE_RUNS_MAX)
+    if found is not None:
+        undone = [run for each in found for run in _by_rejection(*each, rejected)]
+        if len(undone) <= UNDONE_RUNS_MAX:
+            return b"".join((_COUNT.pack(_RUNS, len(undone)), *(_UNDONE_RUN.pack(*run) for run in undone)))
+    return BYTE[_DENSE] + counts + _bitmap(rejected or bytearray(b"0"))
 
 
-def _encode_undone(undone: list[_UndoneRun]) -> bytes:
-    if len(undone) * _UNDONE_RUN.size <= CHUNK_SIZE + _BITMAP_BYTES:
-        return b"".join((_COUNT.pack(_RUNS, len(undone)), *(_UNDONE_RUN.pack(*run) for run in undone)))
-    counts = bytearray(CHUNK_SIZE)
-    for index, length, deliveries, _ in undone:
-        counts[index : index + length] = BYTE[deliveries] * length
-    return BYTE[_DENSE] + counts + _bitmap((run.start, run.length) for run in undone if run.rejected)
+def _by_rejection(
+    start: int, stop: int, count: int, rejected: bytearray | None
+) -> Iterable[tuple[int, int, int, int]]:
+    if rejected is None:
+        return ((start, stop - start, count, 0),)
+    found = runs(rejected, start, stop)
+    return ((first, end - first, count, digit - ord("0")) for first, end, digit in found)
+
+
+def _runs_up_to(cells: bytearray, other: int, most: int) -> list[tuple[int, int, int]] | None:
+    """The runs (start, stop, value) of equal bytes, without those of the value `other`; None if there are more than
+    `most`. A chunk usually has a few long ones. In a queue whose lanes have owners it may have thousands of short ones,
+    for which each step must be one call of C code."""
+    few = list(islice(runs(cells, 0, CHUNK_SIZE), FEW_RUNS))
+    if len(few) < FEW_RUNS:
+        found = [run for run in few if run[2] != other]
+        return found if len(found) <= most else None
+    if cells.translate(_IS_OTHER[other]).count(b"10") > most:  # not more than there are runs
+        return None
+    found = [
+        (*run.span(), cells[run.start()]) for run in _SAME.finditer(cells) if cells[run.start()] != other
+    ]
+    return found if len(found) <= most else None
 
 
 def _read_done(reader: "_Reader", chunk: StoredChunk) -> None:
     if reader.form() == _DENSE:
-        ranges: Iterable[tuple[int, ...]] = _bits(reader.take(_BITMAP_BYTES))
-    else:
-        ranges = reader.runs(_DONE_RUN)
-    for index, length in ranges:
+        chunk.state[:] = _digits(reader.take(_BITMAP_BYTES)).translate(_DONE_DIGITS)
+        return
+    for index, length in reader.runs(_DONE_RUN):
         chunk.state[index : index + length] = BYTE[DONE] * length
 
 
@@ -260,15 +287,17 @@ def _read_undone(reader: "_Reader", chunk: StoredChunk) -> None:
         chunk.state[index : index + length] = BYTE[REJECTED] * length
 
 
-def _bitmap(ranges: Iterable[tuple[int, int]]) -> bytes:
-    digits = bytearray(b"0" * CHUNK_SIZE)
-    for index, length in ranges:
-        digits[index : index + length] = b"1" * length
+def _bitmap(digits: bytearray) -> bytes:
     return int(digits, 2).to_bytes(_BITMAP_BYTES, "big")
 
 
+def _digits(bitmap: bytes) -> bytearray:
+    """One ASCII digit per bit."""
+    return bytearray(f"{int.from_bytes(bitmap, 'big'):0{CHUNK_SIZE}b}", "ascii")
+
+
 def _bits(bitmap: bytes) -> Iterator[tuple[int, int]]:
-    digits = bytearray(f"{int.from_bytes(bitmap, 'big'):0{CHUNK_SIZE}b}", "ascii")
+    digits = _digits(bitmap)
     return ((start, stop - start) for start, stop, digit in runs(digits, 0, CHUNK_SIZE) if digit == ord("1"))
 
 

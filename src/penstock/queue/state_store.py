@@ -95,6 +95,10 @@ class QueueStateStore:
             if HEAD_SUFFIX in parts:
                 yield queue, decode_head(parts[HEAD_SUFFIX])
 
+    def parts(self, queue: QueueKey) -> dict[bytes, bytes]:
+        """All that is stored of a queue, by suffix."""
+        return dict(self._queues.get(queue, {}))
+
     def committed_heads(self, token: object) -> list[Effect]:
         """Replies with the heads of all queues as they are now, when they are committed."""
         return self._write(token, [], list(self._heads()))

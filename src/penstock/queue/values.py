@@ -1,5 +1,6 @@
 """Inputs and outputs of a queue partition."""
 
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -30,11 +31,35 @@ class Acquired(NamedTuple):
     deliveries: int
 
 
+class Acknowledgement(NamedTuple):
+    """A member's decision about a range: one kind for all of it, or one for each offset. `delay_ms` is the retry delay
+    of a release."""
+
+    first: int
+    last: int
+    kinds: bytes
+    delay_ms: int | None = None
+
+
 class AckResult(NamedTuple):
     """The result of an acknowledgement. If `waits`, it is durable when `saved` returns its token."""
 
     error: ErrorCode
     waits: bool
+
+
+class AckResults(NamedTuple):
+    """The same for many: one error for each, and whether any of them waits."""
+
+    errors: list[ErrorCode]
+    waits: bool
+
+
+class Withdrawn(NamedTuple):
+    """How many messages a new table of lanes took from members: those that the member had not begun, and others."""
+
+    returned: int
+    released: int
 
 
 class DeadLetterReason(StrEnum):
@@ -67,6 +92,8 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
     keys: Sequence[int | None] = ()
     """One 64-bit hash per offset read, None without a key; only for key-ordered queues. If two keys have the same hash,
     their messages wait for each other, and nothing else happens."""
+    lanes: "array[int] | None" = None
+    """The lane of each offset read, as unsigned 16-bit numbers ("H"); only for queues with lanes."""
 
 
 EMPTY_SCAN = ScanResult()
@@ -78,6 +105,23 @@ class Changes(NamedTuple):
     number: int
     records: list[tuple[bytes, bytes | None]]
     """Key suffixes only: see `state_records.encode_key`."""
+
+
+class Backlog(NamedTuple):
+    """Messages that are not done, by what they wait for."""
+
+    available: int = 0
+    leased: int = 0
+    deferred: int = 0
+    waiting: int = 0
+    dying: int = 0
+
+    @property
+    def undone(self) -> int:
+        return sum(self)
+
+    def plus(self, other: "Backlog") -> "Backlog":
+        return Backlog(*map(sum, zip(self, other, strict=True)))
 
 
 class Run(NamedTuple):
@@ -92,17 +136,14 @@ class Run(NamedTuple):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a queue partition."""
+    """How much a queue partition keeps in memory: leases, members that hold them, chunks."""
 
-    start_offset: int
-    saved_start_offset: int | None
-    next_offset: int
-    available: int
-    leased: int
-    deferred: int
-    waiting: int
-    dying: int
     leases: int
     members: int
     chunks: int
-    next_due_ms: int | None
+    ready_lanes: int = 0
+    """Lanes with available messages; 0 in a queue without lanes."""
+    lane_owners: int = 0
+    """Owners that have lanes."""
+    lane_epoch: int = 0
+    """The epoch of the table by which messages are delivered."""

@@ -71,7 +71,9 @@ Serving
 A sole voter without learners needs no beats, no deadlines, and no entry of its own until it has one to write.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from penstock.errors import ProtocolViolation
 from penstock.raft import election, follower, leader, recovery
@@ -301,6 +303,13 @@ class Raft:
         if isinstance(self.part, Follower) and self.leader is not None:
             self.part.refuse()
         return self._effects()
+
+    def let_go(self) -> None:
+        """No input will follow. This object is freed with the last reference to it."""
+        weak = cast(Raft, weakref.proxy(self))
+        self.part.core = weak
+        if isinstance(self.part, Leader):
+            self.part.replication.core = weak
 
     # ---- beats
 

@@ -24,10 +24,13 @@ from random import Random
 from penstock.batch import Buffer
 from penstock.errors import DataFolderInUse, DiskFull, StorageError
 from penstock.log.disk import SECTOR_SIZE, replace_file
+from penstock.log.open_files import UNBOUNDED, OpenFiles
 
 KEEP_CHANCES = (0.0, 0.5, 0.9, 1.0)
 """How likely a dirty sector survives; drawn for each file, because the extremes find other bugs than the middle."""
 DEFAULT_WRITEBACK_CHANCE = 0.02
+MOST_OPEN = 2
+"""Segments that may have their file open, on every other disk: a log then closes and opens its files all the time."""
 
 
 class PowerCut(BaseException):
@@ -252,6 +255,8 @@ class SimDisk:
         self._failing_flushes: list[str] = []
         self.capacity: int | None = None
         """Bytes of file content that fit; None: no limit."""
+        self._most_open = MOST_OPEN if seed % 2 else UNBOUNDED
+        self.open_files = OpenFiles(self._most_open)
         self.operations = 0
         self.on_operation: Callable[[int, str, str], None] | None = None
         """Called with number, kind and path before each change of the disk."""
@@ -305,6 +310,7 @@ class SimDisk:
     def process_died(self) -> None:
         """The machine goes on: all that was written is still there, flushed or not; only locks are gone."""
         self._locks.clear()
+        self.open_files = OpenFiles(self._most_open)
 
     # --- what a power cut would certainly leave
 
@@ -414,6 +420,9 @@ class SimDisk:
                 inode.dirty.clear()
                 raise StorageError("sync: Input/output error")
             inode.flush()
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
     def _find(self, path: str) -> SimEntry | None:
         entry: SimEntry | None = self._root

@@ -7,21 +7,35 @@ It is worse than a node's transport on purpose: Raft is correct without ordered 
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from penstock.raft import Message
-from penstock.sim.fault_mix import FaultMix
 from penstock.sim.network import Cuts
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.types import Replica
 
 
-class LossyNetwork:
-    """Carries bytes from one process to another."""
+class NetworkFaults(Protocol):
+    """The part of a mix of faults that is about the network; see `fault_mix.FaultMix`."""
 
-    def __init__(self, scheduler: Scheduler, random: Random, mix: FaultMix) -> None:
+    @property
+    def latency_s(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def repeats(self) -> float: ...
+    @property
+    def late(self) -> float: ...
+    @property
+    def late_s(self) -> float: ...
+
+
+class LossyNetwork:
+    """Carries messages from one process to another."""
+
+    def __init__(self, scheduler: Scheduler, random: Random, mix: NetworkFaults) -> None:
         self._scheduler = scheduler
         self._random = random
         self._mix = mix

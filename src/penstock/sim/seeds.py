@@ -8,10 +8,18 @@ from penstock.node import housekeeping
 from penstock.sim.cluster import ClusterWorld
 from penstock.sim.group import GroupWorld
 from penstock.sim.outcome import Failure, Outcome, Violation
+from penstock.sim.ring_gossip import GossipWorld
+from penstock.sim.ring_world import RingWorld
 
 CORE = "core"
 NODE = "node"
-LEVELS = (CORE, NODE)
+RING = "ring"
+LEVELS = (CORE, NODE, RING)
+
+World = GroupWorld | ClusterWorld | RingWorld | GossipWorld
+
+GOSSIP_EVERY = 5
+"""One of so many seeds of the ring level is a clique without a coordinator."""
 
 SMALLER = (
     # A store of votes that is rewritten after a few dozen elections and not after hundreds.
@@ -26,8 +34,15 @@ SMALLER = (
 def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing: bool = False) -> Outcome:
     """One seed, from its beginning to its end or to the first promise that is broken."""
     with _small_world():
-        make = GroupWorld if level == CORE else ClusterWorld
-        return _run(make(seed, nodes=nodes, tracing=tracing), level, tracing)
+        return _run(_make_world(seed, level, nodes, tracing), level, tracing)
+
+
+def _make_world(seed: int, level: str, nodes: int | None, tracing: bool) -> World:
+    if level == RING:
+        kind = GossipWorld if seed % GOSSIP_EVERY == 0 else RingWorld
+        return kind(seed, tracing=tracing)
+    make = GroupWorld if level == CORE else ClusterWorld
+    return make(seed, nodes=nodes, tracing=tracing)
 
 
 @contextmanager
@@ -43,7 +58,7 @@ def _small_world() -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _run(world: GroupWorld | ClusterWorld, level: str, tracing: bool) -> Outcome:
+def _run(world: World, level: str, tracing: bool) -> Outcome:
     failure = None
     try:
         world.run()

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.node import Node
+from penstock.node.shared_work import SharedWork
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import error_response
 from penstock.web.metrics import CONTENT_TYPE, render
@@ -53,6 +54,7 @@ class Pages:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._scrapes = SharedWork(self._scrape)
 
     async def index(self, request: Request) -> Response:
         return JSONResponse({"name": "penstock", "paths": PATHS})
@@ -73,9 +75,11 @@ class Pages:
         return JSONResponse(facts)
 
     async def metrics(self, request: Request) -> Response:
-        snapshot = take_snapshot(self._node)
-        text = await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
-        return Response(text, media_type=CONTENT_TYPE)
+        return Response(await self._scrapes.result(), media_type=CONTENT_TYPE)
+
+    async def _scrape(self) -> bytes:
+        snapshot = await take_snapshot(self._node)
+        return await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
 
 
 class OneLength:

@@ -22,8 +22,8 @@ from penstock.kafka.wire.apis import ApiKey
 from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
 from penstock.node.status.cluster_status import ClusterFigures
-from penstock.web.queue_metrics import push_metrics, queue_metrics
-from penstock.web.snapshot import ApiFigures, GroupFigures, PartitionFigures, Snapshot
+from penstock.web.queue_metrics import clique_metrics, push_metrics, queue_metrics
+from penstock.web.snapshot import ApiFigures, GroupFigures, MemoryFigures, PartitionFigures, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,11 +43,13 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from _node(self._snapshot)
         yield from _apis(self._snapshot.apis)
+        yield from _memory(self._snapshot.memory)
         yield from _partitions(self._snapshot.partitions)
         yield from _held_back(self._snapshot.held_back)
         yield from _groups(self._snapshot.groups)
         yield from queue_metrics(self._snapshot.queues)
         yield from push_metrics(self._snapshot.push)
+        yield from clique_metrics(self._snapshot.cliques)
         yield from _cluster(self._snapshot.cluster)
 
 
@@ -69,7 +71,15 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
         "event_loop_slow_turns", "Times that one piece of work held the loop over 250 ms", snapshot.slow_turns
     )
     yield _gauge("offline_partitions", "Partitions that could not be opened", snapshot.offline_partitions)
-    yield _gauge("scrape_loop_seconds", "Event loop time that this scrape cost", snapshot.snapshot_seconds)
+    yield _gauge("open_log_files", "Segments of logs whose file is open", snapshot.open_log_files)
+    yield _counter(
+        "log_files_opened", "Times that the file of a segment was opened", snapshot.log_files_opened
+    )
+    yield _gauge(
+        "scrape_loop_seconds",
+        "How long collecting these figures took, among other work",
+        snapshot.snapshot_seconds,
+    )
     yield SummaryMetricFamily(
         "penstock_flush_seconds",
         "Flush cycles, each for all partitions with new data",
@@ -99,6 +109,19 @@ def _apis(apis: Iterable[ApiFigures]) -> Iterator[Metric]:
         errors.add_metric([api], figures.errors)
         seconds.add_metric([api], _cumulative(figures.buckets), figures.seconds)
     yield from (requests, errors, seconds)
+
+
+def _memory(ports: Iterable[MemoryFigures]) -> Iterator[Metric]:
+    reserved = GaugeMetricFamily(
+        "penstock_reserved_memory_bytes", "Bytes held for requests and responses of clients", labels=["port"]
+    )
+    waits = CounterMetricFamily(
+        "penstock_memory_waits", "Requests and responses that waited for memory", labels=["port"]
+    )
+    for figures in ports:
+        reserved.add_metric([figures.port], figures.reserved_bytes)
+        waits.add_metric([figures.port], figures.waits)
+    yield from (reserved, waits)
 
 
 def api_name(api_key: int) -> str:

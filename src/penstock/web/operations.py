@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from penstock.node import Node
 from penstock.types import Operation, ResourceType
 from penstock.version import VERSION
+from penstock.web.api.cliques import Cliques
 from penstock.web.api.cluster import Cluster
 from penstock.web.api.dead_letters import DeadLetters
 from penstock.web.api.groups import Groups
@@ -65,7 +66,7 @@ def operations(node: Node) -> list[HttpOperation]:
     rows = [
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
-        *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node),
+        *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -157,6 +158,17 @@ def _queues(node: Node) -> list[HttpOperation]:
         HttpOperation("POST", one + "/dead-letters/send-back", letters.send_back_dead_letters, READ, GROUP,
                       "Publish dead letters to the topics that they came from, to be tried again",
                       (404, 409), other_statuses=(207,)),
+    ]
+
+
+def _cliques(node: Node) -> list[HttpOperation]:
+    cliques = Cliques(node)
+    return [
+        HttpOperation("GET", "/v1/cliques", cliques.list_cliques, DESCRIBE, GROUP, "All cliques"),
+        HttpOperation("GET", "/v1/cliques/{clique}", cliques.describe_clique, DESCRIBE, GROUP,
+                      "Workers of a clique, the slots and messages of each, handovers, and its streams", (404,)),
+        HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_beat, READ, GROUP,
+                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,)),
     ]
 
 

@@ -26,9 +26,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import resource
 import socket
-import sys
 from collections.abc import Iterator
 from functools import partial
 from math import ceil
@@ -38,7 +36,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.node import Node
+from penstock.node import Node, descriptors
 from penstock.node.limited_log import LimitedLog
 from penstock.types import EventSink
 from penstock.web import websocket_protocol
@@ -46,9 +44,6 @@ from penstock.web.app import build_app
 
 log = logging.getLogger("penstock.web")
 
-FILES_SHARE = 8
-"""The Kafka port may use three quarters of the process' files, this one an eighth: logs need the rest."""
-FILES_MIN = 64
 MAX_HEADER_BYTES = 16 * 1024
 DRAIN_BYTES_MIN = 64 * 1024
 """Bytes that a client must read of its response within the idle timeout: a slower one takes memory from others."""
@@ -62,7 +57,7 @@ class WebPort:
 
     def __init__(self, listener: socket.socket, node: Node) -> None:
         self._listener = listener
-        most = min(node.config.limits.max_http_connections, _files_for_connections())
+        most = min(node.config.limits.max_http_connections, descriptors.for_http())
         idle_seconds = node.config.limits.http_idle_timeout_ms / 1000
         protocol: Any = partial(
             BoundedProtocol,
@@ -272,6 +267,9 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuses a request that is not HTTP or exceeds a limit, unless its response has begun."""
         self._why_closed = "an invalid request"
+        if self.cycle is not None:  # the application may have begun with it: it must neither wait nor answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -304,9 +302,3 @@ class BoundedProtocol(H11Protocol):
         unsent = self.transport.get_write_buffer_size()
         taken = self._unsent_seen - unsent
         return self._unsent_seen > 0 and unsent > 0 and taken < DRAIN_BYTES_MIN and not self._drained
-
-
-def _files_for_connections() -> int:
-    """The number of files that connections may use."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else max(FILES_MIN, soft // FILES_SHARE)

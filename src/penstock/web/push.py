@@ -14,7 +14,6 @@ import asyncio
 from contextlib import suppress
 from urllib.parse import quote
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -35,13 +34,14 @@ from penstock.web.api.problems import Problem
 from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
 from penstock.web.websocket_frames import (
     FrameReceiver,
+    FrameSender,
+    TooSlow,
     check_may_read,
     endpoint_url,
     has_ended,
     refuse_socket,
     upgrade_required,
 )
-from penstock.web.websocket_protocol import READY, SEND_TIMEOUT, text_frame
 
 PATH = "/v1/push"
 FRAMES_PER_SECOND = 2_000
@@ -114,7 +114,7 @@ class _Connection:
         self._subscriptions = node.subscriptions.live
         self._socket = socket
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
-        self._slow_seconds = node.config.limits.slow_drain_timeout_ms / 1000
+        self._sender = FrameSender(socket, node.config.limits.slow_drain_timeout_ms / 1000)
         self._max_credit = node.config.limits.max_credit
 
     async def serve(self) -> None:
@@ -149,7 +149,7 @@ class _Connection:
             }
         )
         session.set_credit(min(session.request.settings.credit, self._max_credit))
-        sending = asyncio.ensure_future(session.run(self._send))
+        sending = asyncio.ensure_future(session.run(self._sender))
         receiving = asyncio.ensure_future(self._listen(session))
         told = asyncio.ensure_future(session.told_to_end())
         try:
@@ -163,11 +163,11 @@ class _Connection:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        if any(_is_too_slow(outcome) for outcome in outcomes):
-            session.end(EndReason("too_slow", f"it read nothing for {self._slow_seconds:g} seconds"))
+        if any(isinstance(outcome, TooSlow) for outcome in outcomes):
+            session.end(EndReason("too_slow", f"it read nothing for {self._sender.slow_seconds:g} seconds"))
         ending = await self._detach(session)
         for outcome in outcomes:
-            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
+            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect | TooSlow):
                 raise outcome
         if ending is not None and ending.code not in UNSAID:
             await self._end(ending.code, ending.message)
@@ -215,11 +215,6 @@ class _Connection:
 
     # --- frames to the subscriber
 
-    async def _send(self, what: bytes | ControlFrame) -> None:
-        """WebSocketDisconnect if the subscriber has disconnected, or does not read."""
-        frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
-        await self._socket.send({"type": "websocket.send", READY: frame, SEND_TIMEOUT: self._slow_seconds})
-
     async def _send_to(self, node_id: int, name: str) -> None:
         url = endpoint_url(self._node, node_id, PATH)
         if url is None:
@@ -237,15 +232,10 @@ class _Connection:
             notice = {"type": "inactive", "reason": "ack_timeout", "message": message}
         elif notice is None and code == "unsubscribed":
             notice = {"type": "unsubscribed"}
-        with suppress(TimeoutError, WebSocketDisconnect):
+        with suppress(TimeoutError, WebSocketDisconnect, TooSlow):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._send(notice or {"type": "error", "code": code, "message": message})
+                await self._sender.send(notice or {"type": "error", "code": code, "message": message})
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
-
-
-def _is_too_slow(outcome: object) -> bool:
-    """Whether sending timed out: ASGI reports that like any lost connection."""
-    return isinstance(outcome, WebSocketDisconnect) and isinstance(outcome.__context__, TimeoutError)
 
 
 def _named(url: str, name: str) -> str:

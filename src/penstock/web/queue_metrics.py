@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.node.queues.stats import Backlog, QueueFigures
+from penstock.node.cliques import CliqueFigures
+from penstock.node.queues.stats import QueueFigures
 from penstock.node.subscriptions.stats import PushFigures
+from penstock.queue import Backlog
 
 LABELS = ("queue", "topic")
 
@@ -101,3 +103,31 @@ def push_metrics(push: PushFigures) -> Iterator[Metric]:
     for reason, count in push.ended.items():
         ended.add_metric([reason], count)
     yield ended
+
+
+def clique_metrics(cliques: CliqueFigures) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "penstock_cliques", "Cliques that this node coordinates, also without workers", cliques.cliques
+    )
+    for name, text, numbers in (
+        ("members", "Workers of a clique that this node coordinates", cliques.members),
+        ("revoked_slots", "Slots of a clique that are being handed over", cliques.revoked),
+    ):
+        family = GaugeMetricFamily(f"penstock_clique_{name}", text, labels=["clique"])
+        for clique, number in numbers.items():
+            family.add_metric([clique], number)
+        yield family
+    changes = CounterMetricFamily(
+        "penstock_clique_member_changes", "Workers that joined or left cliques, by event", labels=["event"]
+    )
+    for event in ("joined", "left", "expired"):
+        changes.add_metric([event], getattr(cliques, event))
+    yield changes
+    yield CounterMetricFamily(
+        "penstock_clique_handovers", "Slots that went from one worker to another", cliques.handovers
+    )
+    yield CounterMetricFamily(
+        "penstock_clique_fenced",
+        "Settlements and connections of workers that were refused because of an old epoch",
+        cliques.fenced,
+    )

@@ -1,23 +1,31 @@
 """A snapshot of a node's counters and figures, for /metrics.
 
 The node only increments plain counters. A scrape copies them, with the figures of partitions and groups, into a
-Snapshot on the event loop, where nothing can change meanwhile; a thread formats the text. So a Snapshot has only
-numbers and strings, and no reference to an object that changes.
+Snapshot on the event loop, in slices; a thread formats the text. So a Snapshot has only numbers and strings, and no
+reference to an object that changes. The figures of one partition, group or queue are of one moment.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from typing import cast
 
 import msgspec
 
 from penstock.node import Node
+from penstock.node.cliques import CliqueFigures
 from penstock.node.coordination.group_manager import GroupSummary
 from penstock.node.coordination.undone_retention import HeldBack
+from penstock.node.memory import MemoryBudget
 from penstock.node.metrics import NodeMetrics
 from penstock.node.queues.stats import QueueFigures
 from penstock.node.replication.partition import Partition
+from penstock.node.slices import in_slices
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
+from penstock.types import TopicPartition
+
+ROWS_PER_TURN = 200
+"""Partitions and groups that are copied before other work gets its turn; each takes up to 20 µs."""
 
 
 class ApiFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +69,15 @@ NO_CLUSTER = ClusterFigures(
 )
 
 
+class MemoryFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of all clients of one port."""
+
+    port: str
+    reserved_bytes: int
+    waits: int
+    """How often a request or response had to wait for memory."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that /metrics shows, at one moment."""
 
@@ -73,35 +90,46 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_seconds: float
     slow_turns: int
     apis: tuple[ApiFigures, ...]
+    memory: tuple[MemoryFigures, ...] = ()
+    open_log_files: int = 0
+    log_files_opened: int = 0
     partitions: tuple[PartitionFigures, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
     offline_partitions: int = 0
     groups: tuple[GroupFigures, ...] = ()
     queues: tuple[QueueFigures, ...] = ()
     push: PushFigures = NO_PUSH
+    cliques: CliqueFigures = CliqueFigures()
     cluster: ClusterFigures = NO_CLUSTER
     flush_cycles: int = 0
     flush_seconds: float = 0.0
     snapshot_seconds: float = 0.0
-    """The event loop's time that taking this snapshot cost."""
+    """How long taking this snapshot took, in slices among other work."""
 
 
-def take_snapshot(node: Node) -> Snapshot:
-    """Copies what a scrape needs. Runs on the node's event loop."""
+async def take_snapshot(node: Node) -> Snapshot:
+    """Copies what a scrape needs, in slices. Runs on the node's event loop."""
     began = time.perf_counter()
-    snapshot = of_counters(node.metrics, ready=node.ready)
+    memory = (_memory("kafka", node.client_memory), _memory("http", node.http_memory))
+    snapshot = msgspec.structs.replace(of_counters(node.metrics, ready=node.ready), memory=memory)
     if not node.ready:
         return snapshot
-    partitions = tuple(_partition(partition) for partition in node.partitions.online())
+    online = in_slices(list(node.partitions.online()), ROWS_PER_TURN)
+    partitions = tuple([_partition(partition) async for partition in online])
+    held = {(figures.topic, figures.partition): figures for figures in partitions}
+    groups = in_slices(node.groups.summaries(cast(Container[TopicPartition], held)), ROWS_PER_TURN)
     return msgspec.structs.replace(
         snapshot,
         partitions=partitions,
         held_back=tuple(held for _, held in node.undone_retention.held_back()),
         offline_partitions=node.partitions.offline_count(),
-        groups=group_figures(node.groups.summaries(), partitions),
-        queues=tuple(node.queues.manager.figures()),
+        groups=tuple([_group(group, held) async for group in groups]),
+        queues=tuple(await node.queues.manager.figures()),
         push=node.subscriptions.figures(),
-        cluster=node.status.figures(),
+        cliques=node.cliques.figures(),
+        cluster=await node.status.figures(),
+        open_log_files=len(node.storage.disk.open_files),
+        log_files_opened=node.storage.disk.open_files.opened,
         flush_cycles=node.storage.flusher.cycles,
         flush_seconds=node.storage.flusher.seconds_total,
         snapshot_seconds=time.perf_counter() - began,
@@ -121,6 +149,10 @@ def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
         slow_turns=counters.slow_turns,
         apis=tuple(_apis(counters)),
     )
+
+
+def _memory(port: str, budget: MemoryBudget) -> MemoryFigures:
+    return MemoryFigures(port=port, reserved_bytes=budget.used, waits=budget.waits)
 
 
 def _apis(counters: NodeMetrics) -> Iterable[ApiFigures]:
@@ -151,18 +183,17 @@ def group_figures(
 ) -> tuple[GroupFigures, ...]:
     """Groups with their lag on those of the partitions that are held here."""
     held = {(figures.topic, figures.partition): figures for figures in partitions}
-    return tuple(
-        GroupFigures(
-            group_id=group.group_id,
-            state=group.state,
-            members=group.member_count,
-            lags=tuple(
-                (*where, _lag(offset, held[where]))
-                for where, offset in group.offsets.items()
-                if where in held
-            ),
-        )
-        for group in groups
+    return tuple(_group(group, held) for group in groups)
+
+
+def _group(group: GroupSummary, held: Mapping[tuple[str, int], PartitionFigures]) -> GroupFigures:
+    return GroupFigures(
+        group_id=group.group_id,
+        state=group.state,
+        members=group.member_count,
+        lags=tuple(
+            (*where, _lag(offset, held[where])) for where, offset in group.offsets.items() if where in held
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
 from penstock.web.api.routing import caller_of, error_response, not_ready
+from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
 
@@ -89,6 +90,35 @@ class RateLimit:
         self._at = now
         if self._left < 0:
             await asyncio.sleep(-self._left / self._per_second)
+
+
+class TooSlow(Exception):
+    """The client has not read its frames for long."""
+
+
+class FrameSender:
+    """Sends frames to one client. WebSocketDisconnect: the client has disconnected."""
+
+    def __init__(self, socket: WebSocket, slow_seconds: float) -> None:
+        """A client that reads nothing for so many seconds is disconnected."""
+        self._socket = socket
+        self._protocol: BoundedSocket = socket.scope[PROTOCOL]
+        self.slow_seconds = slow_seconds
+
+    async def has_room(self, seconds: float) -> bool:
+        """Whether the client takes a frame now, or within so many seconds."""
+        return await self._protocol.has_room(seconds)
+
+    async def wait_for_room(self) -> None:
+        """Returns when the client takes a frame; TooSlow if it reads nothing for long."""
+        if not await self._protocol.has_room(self.slow_seconds):
+            raise TooSlow
+
+    async def send(self, what: bytes | dict[str, object]) -> None:
+        """An encoded frame, or an object to be sent as JSON."""
+        await self.wait_for_room()
+        frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
+        await self._socket.send({"type": "websocket.send", READY: frame})
 
 
 class FrameReceiver(Generic[F]):

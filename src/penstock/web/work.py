@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,21 +22,24 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
+from penstock.web.clique_worker import CliqueConnections, Ended
 from penstock.web.websocket_frames import (
     FrameReceiver,
+    FrameSender,
+    TooSlow,
     check_may_read,
     has_ended,
     refuse_socket,
     upgrade_required,
 )
-from penstock.web.websocket_protocol import READY, text_frame
-from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
-from penstock.web.worker import PATH, Ended, Worker
+from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, EpochFrame, Ping, Settle, Work
+from penstock.web.worker import PATH, Worker
 
 FRAMES_PER_SECOND = 5_000
 """About a quarter of the event loop. A frame settles whole ranges, so no worker needs more."""
 CLOSE_SECONDS = 2.0
-CLOSE_CODES = {"unknown_topic": 4404, "held": 4409, "refused": 4409}
+CONFLICTS = ("held", "refused", "fenced", "replaced", "clique_only", "not_a_clique")
+CLOSE_CODES = {"unknown_topic": 4404} | dict.fromkeys(CONFLICTS, 4409)
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
@@ -50,6 +52,7 @@ class WorkEndpoint:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._batches = OpenedBatches()
+        self._cliques = CliqueConnections()
 
     async def explain(self, request: Request) -> Response:
         return upgrade_required(PATH, "docs/queues.md")
@@ -61,17 +64,21 @@ class WorkEndpoint:
             return
         await socket.accept()
         with suppress(WebSocketDisconnect):
-            await _Connection(self._node, socket, self._batches).serve()
+            await _Connection(self._node, socket, self._batches, self._cliques).serve()
 
 
 class _Connection:
     """One worker's socket, from its first frame to its end."""
 
-    def __init__(self, node: Node, socket: WebSocket, batches: OpenedBatches) -> None:
+    def __init__(
+        self, node: Node, socket: WebSocket, batches: OpenedBatches, cliques: CliqueConnections
+    ) -> None:
         self._node = node
         self._socket = socket
         self._batches = batches
+        self._cliques = cliques
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
+        self._sender = FrameSender(socket, node.config.limits.slow_drain_timeout_ms / 1000)
 
     async def serve(self) -> None:
         try:
@@ -83,7 +90,9 @@ class _Connection:
         client = self._socket.client
         peer = f"{client.host}:{client.port}" if client is not None else ""
         worker = Worker(self._node, request, caller, peer, self._batches)
-        sending = asyncio.ensure_future(worker.run(self._send))
+        if worker.clique is not None:
+            self._cliques.add(worker.clique)
+        sending = asyncio.ensure_future(worker.run(self._sender))
         receiving = asyncio.ensure_future(self._listen(worker))
         try:
             await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
@@ -92,6 +101,8 @@ class _Connection:
                 task.cancel()
             outcomes = await asyncio.gather(sending, receiving, return_exceptions=True)
             worker.leave()
+            if worker.clique is not None:
+                self._cliques.remove(worker.clique)
         await self._finish(outcomes)
 
     async def _finish(self, outcomes: Sequence[object]) -> None:
@@ -99,7 +110,7 @@ class _Connection:
             if isinstance(outcome, Ended):
                 await self._end(outcome.code, outcome.message)
                 return
-            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
+            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect | TooSlow):
                 raise outcome
 
     async def _listen(self, worker: "Worker") -> None:
@@ -111,6 +122,8 @@ class _Connection:
                         await worker.settle(frame)
                     case CreditFrame(credit=credit):
                         worker.set_credit(credit)
+                    case EpochFrame(epoch=epoch):
+                        worker.learn_epoch(epoch)
                     case Ping():
                         await worker.pong()
                     case Work():
@@ -120,19 +133,11 @@ class _Connection:
         except Problem as problem:
             raise Ended(problem.code, problem.message) from None
 
-    async def _send(self, frame: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._node.config.limits.slow_drain_timeout_ms / 1000):
-                await self._socket.send({"type": "websocket.send", READY: frame})
-        except TimeoutError:
-            raise WebSocketDisconnect(1006, "too slow") from None
-
     async def _end(self, code: str, message: str) -> None:
         """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
         if has_ended(self._socket):
             return
-        notice = {"type": "error", "code": code, "message": message}
-        with suppress(TimeoutError, WebSocketDisconnect):
+        with suppress(TimeoutError, WebSocketDisconnect, TooSlow):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._send(text_frame(msgspec.json.encode(notice)))
+                await self._sender.send({"type": "error", "code": code, "message": message})
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)

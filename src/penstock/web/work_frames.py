@@ -10,6 +10,7 @@ from penstock.node.queues import Acknowledgement
 from penstock.node.queues.failures import MAX_FAILURES, Failure
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
+from penstock.web.api.clique_shapes import Epoch, MemberId, WorkerName
 from penstock.web.api.jobs import Handed, Job
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem
@@ -35,6 +36,14 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A frame of a worker."""
 
 
+class CliqueClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The worker is this member of the clique whose queue it asks for, and knows this table."""
+
+    worker: WorkerName
+    member_id: MemberId
+    epoch: Epoch = 0
+
+
 class Work(Frame, frozen=True, kw_only=True, tag="work"):
     queue: QueueName
     topics: Annotated[list[TopicName], Meta(min_length=1, max_length=MAX_TOPICS)]
@@ -42,6 +51,7 @@ class Work(Frame, frozen=True, kw_only=True, tag="work"):
     encoding: Literal["json", "text", "base64", "batch"] = "json"
     standby: bool = False
     name: Annotated[str, Meta(max_length=249)] = ""
+    clique: CliqueClaim | None = None
 
 
 class FailedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +74,8 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     renew: Ranges = []
     failures: Annotated[list[FailedRange], Meta(max_length=MAX_RANGES)] = []
     unbegun: Ranges = msgspec.field(default_factory=list, name="return")
+    epoch: Epoch | None = None
+    """Of a clique's worker: the newest table that it knew when it began these jobs."""
 
     @property
     def place(self) -> TopicPartition:
@@ -95,11 +107,14 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     def reasons(self) -> dict[int, Failure]:
         """By offset, of those that are retried or rejected. Problem if a range is invalid."""
         found: dict[int, Failure] = {}
+        left = MAX_FAILURES  # offsets to look at, also if ranges repeat them
         for one in self.failures:
             _checked((one.first, one.last))
-            if len(found) < MAX_FAILURES:
+            if left:
                 failure = Failure(one.error_type, one.error_text).cut()
-                found |= dict.fromkeys(range(one.first, one.last + 1)[:MAX_FAILURES], failure)
+                offsets = range(one.first, one.last + 1)[:left]
+                left -= len(offsets)
+                found |= dict.fromkeys(offsets, failure)
         return found
 
     def returned(self) -> list[tuple[int, int]]:
@@ -111,11 +126,17 @@ class CreditFrame(Frame, frozen=True, kw_only=True, tag="credit"):
     credit: Annotated[int, Meta(ge=0, le=MAX_CREDIT)]
 
 
+class EpochFrame(Frame, frozen=True, kw_only=True, tag="epoch"):
+    """A clique's worker knows this table."""
+
+    epoch: Epoch
+
+
 class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
-AnyFrame = Work | Settle | CreditFrame | Ping
+AnyFrame = Work | Settle | CreditFrame | EpochFrame | Ping
 FRAMES: Frames[AnyFrame] = Frames(AnyFrame, MAX_MESSAGE_BYTES)
 
 

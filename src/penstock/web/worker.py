@@ -18,11 +18,15 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, St
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
-from penstock.node.queues.local_queues import held_by_other
+from penstock.node.queues.local_receiver import held_by_other
+from penstock.node.queues.values import FENCED
+from penstock.node.subscriptions.values import FrameSink
 from penstock.queue import AckKind
 from penstock.types import Caller, Operation, TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
+from penstock.web.api.problems import Problem
 from penstock.web.api.routing import offloaded
+from penstock.web.clique_worker import CliqueMember, Ended, check_kind
 from penstock.web.websocket_frames import endpoint_url
 from penstock.web.websocket_protocol import text_frame
 from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
@@ -34,10 +38,11 @@ LOOK_SECONDS = 1.0
 LOOK_SOON_SECONDS = 0.1
 RECOUNT_SECONDS = 0.25
 """How soon a worker without credit gets the credit of jobs back whose leases have run out."""
-FRAME_BYTES = 256 * 1024
+FRAME_BYTES = 64 * 1024
+"""Stored batches in one frame, unless a single one is larger: a worker that does not read holds the rest of one."""
 FRAME_JOBS = 5_000
-SETTLED_AT_ONCE = 200
-"""Ranges in one turn of the loop: some 30 us each."""
+SETTLED_AT_ONCE = 1_000
+"""Ranges in one turn of the loop: some 5 us each."""
 WHOLE_FROM = 4
 """Stored batches with this many times more records than the worker leases are not sent as they are: its records are
 packed into a new batch, which costs less than sending the others."""
@@ -45,15 +50,6 @@ OPENING_SECONDS = 1.0
 """How long the first notice waits for queues that are being opened."""
 
 Notice = Mapping[str, Any]
-
-
-class Ended(Exception):
-    """The worker's connection must be closed."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class Worker:
@@ -65,11 +61,16 @@ class Worker:
         self._caller = caller
         self._batches = batches
         self.consumer = f"work-{uuid4().hex}"
-        self._client_name = f"{request.name or self.consumer} at {peer}"
+        self._wakeup = Consumer()
+        self.clique: CliqueMember | None = None
+        if request.clique is not None:
+            self.clique = CliqueMember(node, request, request.clique, self._wakeup.set)
+        name = request.clique.worker if request.clique is not None else request.name
+        self._client_name = f"{name or self.consumer} at {peer}"
         self._identity = ConsumerIdentity.of(
             Interface.WEBSOCKET,
             self.consumer,
-            name=request.name,
+            name=name,
             address=peer,
             since_ms=node.clock.wall_ms(),
         )
@@ -83,7 +84,6 @@ class Worker:
         """Whether it has sent anything since the last delivery. If not, its process may hang: its jobs must not be
         delivered to it again and again, until they have reached the delivery limit."""
         self._loop = asyncio.get_running_loop()
-        self._wakeup = Consumer()
         self._drivers: dict[TopicPartition, QueueDriver] = {}
         self._opening: dict[TopicPartition, asyncio.Task[QueueDriver]] = {}
         self._look_at = 0.0
@@ -111,7 +111,7 @@ class Worker:
         try:
             for at in range(0, max(1, len(acknowledgements)), SETTLED_AT_ONCE):
                 some = acknowledgements[at : at + SETTLED_AT_ONCE]
-                outcomes.append(driver.acknowledge(self.consumer, some, reasons))
+                outcomes.append(driver.acknowledge(self.consumer, some, reasons, frame.epoch))
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
             refused = await self._return(driver, returned)
@@ -127,10 +127,9 @@ class Worker:
         """Returns jobs that the worker has not begun, so that they do not count as deliveries. The result is the
         refusals."""
         refused: list[Range] = []
-        for at, (first, last) in enumerate(ranges, start=1):
-            if not driver.hand_back(self.consumer, first, last):
-                refused.append((first, last))
-            if at % SETTLED_AT_ONCE == 0:
+        for at in range(0, len(ranges), SETTLED_AT_ONCE):
+            refused += driver.hand_back(self.consumer, ranges[at : at + SETTLED_AT_ONCE])
+            if at + SETTLED_AT_ONCE < len(ranges):
                 await asyncio.sleep(0)
         return [_not_leased(refused)] if refused else []
 
@@ -146,6 +145,7 @@ class Worker:
             if isinstance(trouble, NotLeased):
                 notice["error"]["refused"] = trouble.ranges
                 refused = frozenset(trouble.ranges)
+                self._node.cliques.fenced += trouble.code == FENCED
         if trouble is None or refused:
             self._held -= sum(last - first + 1 for first, last in frame.final if (first, last) not in refused)
         self._unsent_answers += 1
@@ -163,6 +163,13 @@ class Worker:
         self._credit = min(credit, self._max_credit)
         self._wakeup.set()
 
+    def learn_epoch(self, epoch: int) -> None:
+        """The worker knows this table of its clique."""
+        self._is_awake = True
+        if self.clique is None:
+            raise Problem(400, "no_clique", "an epoch frame is for workers of a clique: name it in `work`")
+        self.clique.learn(epoch)
+
     def tell(self, notice: Notice) -> None:
         self._notices.append(text_frame(msgspec.json.encode(notice)))
         self._wakeup.set()
@@ -174,31 +181,40 @@ class Worker:
         for driver in self._drivers.values():
             driver.forget(self._wakeup)
             driver.release(self.consumer)
+        if self.clique is not None:
+            self.clique.leave()
 
     # --- frames to the worker
 
-    async def run(self, send: Any) -> None:
+    async def run(self, sink: FrameSink) -> None:
         """Delivers jobs and sends notices, until it is cancelled. Ended says why the connection must be closed."""
+        check_kind(self._node, self._request)
+        if self.clique is not None:
+            await self.clique.wait_for_queue()
         while True:
             self._wakeup.clear()
+            if self.clique is not None:
+                self.clique.check()
             await self._look()
-            await self._send_notices(send)
-            if await self._deliver(send):
+            await self._send_notices(sink)
+            if await self._deliver(sink):
                 await asyncio.sleep(0)  # another consumer that was woken for the rest runs first
             elif not self._notices:
                 await self._pause()
 
-    async def _send_notices(self, send: Any) -> None:
+    async def _send_notices(self, sink: FrameSink) -> None:
         if not self._notices:
             return
         notices, self._notices = self._notices, []
         answers, self._unsent_answers = self._unsent_answers, 0
-        await send(b"".join(notices))
+        await sink.send(b"".join(notices))
         for _ in range(answers):
             self._answers.release()
 
-    async def _deliver(self, send: Any) -> bool:
+    async def _deliver(self, sink: FrameSink) -> bool:
         """Whether there were jobs."""
+        if self.clique is not None and not self.clique.is_served:
+            return False
         drivers = list(self._drivers.items())
         self._first += 1
         start = self._first % max(1, len(drivers))
@@ -207,9 +223,10 @@ class Worker:
             credit = self._credit - self._held
             if credit <= 0:
                 break
+            await sink.wait_for_room()  # so that jobs are leased, and frames made, for workers that read
             frame = await self._receive(key, driver, credit)
             if frame:
-                await send(frame)
+                await sink.send(frame)
                 found = True
         return found
 
@@ -300,6 +317,8 @@ class Worker:
         self._drivers = found
         for driver in found.values():
             driver.consumers.attach(self._identity)
+            if self.clique is not None:
+                self.clique.attach(driver, self.consumer)
         if moved:
             self._recount()
         self._tell_partitions(elsewhere)
@@ -422,7 +441,8 @@ def _joined(outcomes: Sequence[object]) -> BaseException | None:
     if not refused:
         return None
     ranges = [each for one in refused for each in one.ranges]
-    return NotLeased(refused[0].code, refused[0].message, ranges)
+    worst = next((one for one in refused if one.code == FENCED), refused[0])
+    return NotLeased(worst.code, worst.message, ranges)
 
 
 def _not_leased(ranges: Sequence[Range]) -> NotLeased:
@@ -434,7 +454,7 @@ def _not_leased(ranges: Sequence[Range]) -> NotLeased:
 def _error_facts(trouble: BaseException) -> dict[str, Any]:
     code = "outcome_unknown"
     if isinstance(trouble, NotLeased):
-        code = "lease_over"
+        code = "fenced" if trouble.code == FENCED else "lease_over"
     elif isinstance(trouble, KafkaError):
         code = trouble.code.name.lower()
     return {"code": code, "message": str(trouble)}

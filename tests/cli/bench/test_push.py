@@ -12,7 +12,7 @@ from penstock.cli.bench.push_runner import PushShape, broker_flags
 from penstock.cli.problem import Problem
 from penstock.client import Client
 from penstock.config import Limits
-from penstock.web import port
+from penstock.node import descriptors
 from tests.cli.conftest import Cli, succeeded
 
 
@@ -68,7 +68,7 @@ def _allow_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
 
 
 def test_the_share_of_files_is_the_brokers() -> None:
-    assert push_runner.FILES_SHARE == port.FILES_SHARE
+    assert push_runner.FILES_SHARE == descriptors.HTTP_SHARE
 
 
 def test_subscribers_get_everything_and_are_measured(cli: Cli, broker: Broker) -> None:

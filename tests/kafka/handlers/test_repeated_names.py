@@ -13,10 +13,11 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.names import Names
 from penstock.kafka.handlers.registry import advertised, find_api
-from penstock.kafka.handlers.rows import SLICE_ROWS, ResponseRows, count_rows, encode_off_loop
+from penstock.kafka.handlers.rows import ROW_BYTES, SLICE_ROWS, ResponseRows, count_rows, encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, encode_response
 from penstock.kafka.wire.apis import request_class
 from penstock.kafka.wire.messages import (
+    create_topics,
     describe_configs,
     describe_groups,
     fetch,
@@ -27,6 +28,7 @@ from penstock.kafka.wire.messages import (
     offset_fetch,
 )
 from penstock.kafka.wire.schema import ARRAY
+from penstock.node.memory import MemoryBudget, Reservation, unlimited
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask
 from tests.kafka.server.test_limits import create
@@ -230,9 +232,27 @@ def test_a_resource_that_is_altered_twice_in_one_request_is_refused(client: RawC
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
-def rows_of_at_most(most: int) -> ResponseRows:
+def rows_of_at_most(most: int, memory: Reservation | None = None) -> ResponseRows:
     config = SimpleNamespace(limits=Limits(max_response_rows=most))
-    return ResponseRows(cast(RequestContext, SimpleNamespace(node=SimpleNamespace(config=config))))
+    context = SimpleNamespace(node=SimpleNamespace(config=config), memory=memory or unlimited())
+    return ResponseRows(cast(RequestContext, context))
+
+
+def test_only_a_response_of_more_than_one_slice_waits_for_memory() -> None:
+    async def run() -> None:
+        budget = MemoryBudget("limits.max_client_memory_bytes", 1 << 30)
+        holder, memory = budget.reserve(1 << 30), budget.reserve()
+        rows = rows_of_at_most(10 * SLICE_ROWS, memory)
+        assert len(await rows.build(str, range(SLICE_ROWS - 1))) == SLICE_ROWS - 1
+        building = asyncio.ensure_future(rows.build(str, range(5 * SLICE_ROWS)))
+        while not budget.first_turns:
+            await asyncio.sleep(0)
+        assert memory.bytes == 0
+        holder.release()
+        assert len(await building) == 5 * SLICE_ROWS
+        assert memory.bytes == budget.used == 10 * SLICE_ROWS * ROW_BYTES
+
+    asyncio.run(run())
 
 
 def test_rows_are_built_in_slices_that_let_others_run() -> None:
@@ -271,3 +291,19 @@ def test_a_large_response_is_encoded_as_a_small_one_is() -> None:
     assert count_rows(response) == SLICE_ROWS + 1
     header = RequestHeader(ApiKey.METADATA, 9, 5, None, 0)
     assert asyncio.run(encode_off_loop(header, response)) == encode_response(ApiKey.METADATA, 9, 5, response)
+
+
+def test_topics_whose_configs_have_no_room_in_the_response_are_created_without_them(
+    client: RawClient,
+) -> None:
+    names = [f"roomy-{number}" for number in range(4)]
+    topics = [
+        create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names
+    ]
+    request = create_topics.CreateTopicsRequest(topics=topics)
+    answer = ask(client, ApiKey.CREATE_TOPICS, 7, request, create_topics.CreateTopicsResponse)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.NONE] * 4
+    described = [topic.configs is not None for topic in answer.topics]
+    assert described == sorted(described, reverse=True)
+    assert 0 < sum(len(topic.configs or ()) for topic in answer.topics) <= MOST_ROWS
+    assert answer.topics[-1].topic_config_error_code == ErrorCode.INVALID_REQUEST

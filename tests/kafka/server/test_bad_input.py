@@ -9,9 +9,17 @@ import pytest
 from penstock import Broker
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
-from penstock.kafka.wire import ApiKey, encode_request, join
+from penstock.kafka.wire import ApiKey, Message, encode_request, join
+from penstock.kafka.wire.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.kafka.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from penstock.kafka.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest
+from penstock.kafka.wire.messages.delete_topics import DeleteTopicsRequest
+from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from penstock.kafka.wire.messages.describe_groups import DescribeGroupsRequest
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
@@ -165,6 +173,41 @@ def test_an_error_with_acks_0_closes_the_connection_because_there_is_no_response
     with RawClient(broker) as client:
         client.request(ApiKey.PRODUCE, 9, produce_request("no-such-topic", batch(), acks=0))
         assert client.is_closed_by_broker()
+
+
+LONGEST = "n" * 32_767
+"""The longest string that Kafka's protocol has; with a sentence around it, it does not fit a response."""
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "request_of_it"),
+    [
+        (ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=[LONGEST])),
+        (ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[CreatableTopic(name=LONGEST)])),
+        (
+            ApiKey.CREATE_PARTITIONS,
+            2,
+            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=LONGEST, count=2)]),
+        ),
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=2, resource_name=LONGEST)]
+            ),
+        ),
+        (ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[LONGEST])),
+        (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, AlterShareGroupOffsetsRequest(group_id=LONGEST)),
+        (ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[LONGEST])),
+        (ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=[LONGEST])),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else "",
+)
+def test_an_error_about_the_longest_name_is_answered(
+    broker: Broker, api_key: ApiKey, version: int, request_of_it: Message
+) -> None:
+    with RawClient(broker) as client:
+        client.call(api_key, version, request_of_it)
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 2**62])

@@ -1,6 +1,7 @@
 """Services of a connection for handlers: a callback at its end, and holding back later requests."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 
 from penstock import Broker
 from penstock.kafka.server import listener as listening
-from penstock.kafka.server.connection import Connection
+from penstock.kafka.server.connection import TURN_SECONDS, Connection
 from penstock.kafka.wire import ApiKey, RequestHeader, encode_request, join
 from penstock.kafka.wire.messages.metadata import MetadataRequest
 from penstock.kafka.wire.messages.produce import ProduceRequest
+from penstock.node.memory import MemoryBudget, Reservation
 from penstock.types import Caller
 from tests.kafka.raw import RawClient
 
@@ -22,9 +24,10 @@ class Listener:
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(65536))
-        self.limits = SimpleNamespace(
-            max_request_bytes=65536, max_in_flight_requests_per_connection=100, max_client_id_bytes=100
-        )
+        self.limits = SimpleNamespace(max_in_flight_requests_per_connection=100, max_client_id_bytes=100)
+        self.max_request_bytes = 65536
+        self.memory = MemoryBudget("limits.max_client_memory_bytes", 1 << 20)
+        self.is_full = False
         self.metrics = SimpleNamespace(bytes_in=0, bytes_out=0, request_done=lambda *_: None)
         self.now = 1.0
         self.node = None
@@ -38,7 +41,12 @@ class Listener:
     def forget(self, connection: Connection) -> None: ...
 
     def dispatch(
-        self, connection: Connection, caller: Caller, header: RequestHeader, frame: memoryview
+        self,
+        connection: Connection,
+        caller: Caller,
+        header: RequestHeader,
+        frame: memoryview,
+        memory: Reservation,
     ) -> Coroutine[None, None, None]:
         self.started.append(header.correlation_id)
         self.callers.append(caller)
@@ -79,6 +87,25 @@ def test_produce_requests_start_while_earlier_ones_wait_unless_one_holds_them() 
         assert listener.started == [1, 2, 3, 4]
 
     play(scenario)
+
+
+def test_produce_requests_that_take_long_let_others_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(1.0, TURN_SECONDS * 0.6)
+    monkeypatch.setattr("penstock.kafka.server.connection.time.perf_counter", lambda: next(times))
+    turns: list[list[int]] = []
+
+    async def run() -> None:
+        listener: Any = Listener()
+        connection = Connection(listener)
+        arrive(connection, *range(7))
+        for _ in range(3):
+            turns.append(list(listener.started))
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert turns == [[0, 1, 2], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_releasing_twice_releases_one_hold_only() -> None:

@@ -5,6 +5,8 @@ import logging
 import pytest
 
 from penstock import Broker
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.fetch import FetchRequest
 from penstock.node.limited_log import MOST_SUBJECTS, QUIET_SECONDS, LimitedLog
 from tests.kafka.raw import RawClient
 
@@ -19,6 +21,17 @@ def test_bad_connections_with_one_reason_share_a_line(caplog: pytest.LogCaptureF
                 assert client.socket.recv(1) == b""
     lines = [line for line in caplog.messages if line.startswith("closing ")]
     assert 1 <= len(lines) < BAD_CONNECTIONS / 2
+
+
+def test_fetches_as_a_replica_share_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "penstock.kafka"),
+        Broker(http=None) as broker,
+        RawClient(broker) as client,
+    ):
+        for number in range(BAD_CONNECTIONS):
+            client.call(ApiKey.FETCH, 11, FetchRequest(replica_id=number))
+    assert len([line for line in caplog.messages if "as replica" in line]) < BAD_CONNECTIONS / 2
 
 
 def test_lines_that_were_left_out_are_counted_in_the_next_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -280,7 +280,7 @@ def test_undone_messages_that_retention_deletes_are_counted() -> None:
         assert (deleted["group"], deleted["topic"], deleted["count"]) == ("workers", "t", 4)
         [row] = await harness.node.queues.overview.descriptions("workers", caller=BROKER)
         assert (row.deleted_undone, row.undone, row.start_offset) == (4, 0, 5)
-        [figures] = harness.node.queues.manager.figures()
+        [figures] = await harness.node.queues.manager.figures()
         assert figures.deleted == 4
 
     play(act, {})

@@ -1,16 +1,20 @@
-"""The metadata log after a crash: committed records survive, and damage is an error, not a shorter list of topics."""
+"""The metadata log after a crash: committed records survive, and damage is an error, not a shorter list of topics.
+Large changes are applied in slices."""
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from penstock.cluster import NewTopic, decisions
+from penstock.cluster import ClusterState, MetadataRecord, NewTopic, decisions, encode_record
 from penstock.config import Address, NodeConfig
-from penstock.errors import CorruptLog
+from penstock.errors import CorruptLog, NotExecuted, StorageError
 from penstock.node import Node
+from penstock.node.coordination.internal_topic import append_records
 from penstock.node.metadata import metadata_log
 
 TOPICS = [f"topic-{number}" for number in range(20)]
@@ -80,3 +84,121 @@ def test_a_log_that_has_grown_far_beyond_its_state_is_replaced_by_a_snapshot(
     start, end = asyncio.run(scenario())
     assert end - start < len(TOPICS)
     assert asyncio.run(topics_of(tmp_path)) == sorted(TOPICS)
+
+
+# --- large changes
+
+
+def creations(node: Node, count: int) -> list[MetadataRecord]:
+    trial = node.metadata.state.copy()
+    records: list[MetadataRecord] = []
+    for number in range(count):
+        new_topic = NewTopic(name=f"many-{number}", topic_id=uuid4(), partitions=1)
+        records += decisions.create_topic(trial, new_topic, node.controller.rules)
+    return records
+
+
+def play(scenario: Callable[[Node], Awaitable[None]]) -> None:
+    async def run() -> None:
+        node = Node(NodeConfig(memory=True, kafka=Address("127.0.0.1", 1)))
+        await node.start()
+        try:
+            await scenario(node)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_the_records_of_a_large_change_are_applied_in_slices_and_all_before_it_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata_log, "SLICE_BYTES", 1)
+
+    async def scenario(node: Node) -> None:
+        records = creations(node, 20)
+        change = asyncio.ensure_future(node.metadata.change(lambda _: records))
+        seen = [0]
+        while not change.done():
+            seen.append(len(node.metadata.state.topics))
+            await asyncio.sleep(0)
+        assert max(after - before for before, after in pairwise(seen)) == 1
+        assert len(node.metadata.state.topics) == 20
+
+    play(scenario)
+
+
+def test_the_next_change_is_decided_when_all_records_before_it_are_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata_log, "SLICE_BYTES", 1)
+
+    async def scenario(node: Node) -> None:
+        records = creations(node, 20)
+        known: list[int] = []
+
+        def decide(state: ClusterState) -> list[MetadataRecord]:
+            known.append(len(state.topics))
+            return []
+
+        changes = [node.metadata.change(lambda _: records), node.metadata.change(decide)]
+        await asyncio.gather(*changes)
+        assert known == [20]
+
+    play(scenario)
+
+
+def test_a_decision_that_waits_is_refused_if_the_metadata_has_changed_meanwhile() -> None:
+    """Another controller may have been elected and resigned."""
+
+    async def scenario(node: Node) -> None:
+        records = creations(node, 2)
+        metadata = node.metadata
+
+        async def decide() -> list[MetadataRecord]:
+            append_records(metadata.partition, [(None, encode_record(records[0]))], stamp_ms=0)
+            while metadata.applied == 0:
+                await metadata.next_change()
+            return records[1:]
+
+        with pytest.raises(NotExecuted, match="another controller"):
+            await metadata.change(lambda _: decide())
+        assert sorted(metadata.state.topics) == ["many-0"]
+
+    play(scenario)
+
+
+def test_a_node_that_has_all_records_does_not_apply_their_snapshot_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(node: Node) -> None:
+        await node.metadata.change(lambda _: creations(node, 2))
+        before = dict(node.metadata.state.topics)
+        snapshot = node.metadata.state.snapshot()
+        await node.metadata.change(lambda _: [snapshot])
+        topics = node.metadata.state.topics
+        assert all(topics[name] is topic for name, topic in before.items())
+
+    play(scenario)
+
+
+def test_damage_that_is_found_in_a_later_slice_stops_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_log, "SLICE_BYTES", 1)
+
+    async def scenario(node: Node) -> None:
+        records = creations(node, 3)
+        apply, applied = node.metadata.state.apply, []
+
+        def failing(record: MetadataRecord) -> frozenset[str]:
+            applied.append(record)
+            if len(applied) == 2:
+                raise CorruptLog("topics/__cluster_metadata-0", 7, "changed")
+            return apply(record)
+
+        monkeypatch.setattr(node.metadata.state, "apply", failing)
+        with pytest.raises(StorageError, match="is not applied here"):
+            await node.metadata.change(lambda _: records)
+        assert isinstance(node.metadata.partition.offline_reason, CorruptLog)
+        assert len(node.metadata.state.topics) == 1
+
+    play(scenario)

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import time
+from itertools import pairwise
 
 import msgspec
 import pytest
 
 from penstock.config import Limits
+from penstock.node.peers import connection
 from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
 from penstock.node.peers.hello import ANY_NODE, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
@@ -44,6 +46,24 @@ async def test_frames_arrive_whole_and_in_order_both_ways(peer_nodes: PeerNodes,
     await two.until(lambda: len(two.frames) == 1000)
     assert two.frames == [(1, KIND, b"%d" % number) for number in range(1000)]
     assert one.frames == [(2, KIND + 1, b"back %d" % number) for number in range(1000)]
+
+
+async def test_frames_that_take_long_are_handled_in_several_turns_and_in_order(
+    peer_nodes: PeerNodes, key: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SLICE_SECONDS", 0.0)
+    one, two = await peer_nodes.pair(key=key)
+    for number in range(100):
+        assert one.network.send(NodeId(2), KIND, b"%d" % number)
+    seen = [0]
+    while len(two.frames) < 100:
+        await asyncio.sleep(0)
+        seen.append(len(two.frames))
+    assert max(after - before for before, after in pairwise(seen)) == 1
+    assert two.frames == [(1, KIND, b"%d" % number) for number in range(100)]
+    assert two.network.send(NodeId(1), KIND, b"back")
+    assert one.network.send(NodeId(2), KIND, b"read again")
+    await two.until(lambda: len(two.frames) == 101)
 
 
 async def test_large_frames_pass_between_small_ones(peer_nodes: PeerNodes, key: bytes | None) -> None:

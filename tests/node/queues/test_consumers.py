@@ -15,8 +15,7 @@ from penstock.node.queues.consumers import (
     Sighting,
     merged,
 )
-from penstock.node.queues.values import Acknowledgement
-from penstock.queue import AckKind
+from penstock.queue import AckKind, Acknowledgement
 
 START_MS = 1_700_000_000_000
 
@@ -65,7 +64,7 @@ def test_requests_without_a_name_are_one_consumer_with_all_their_leases() -> Non
     shared = identity("http 10.0.0.1 curl", interface=Interface.HTTP, shown="curl")
     for number in range(3):
         table.seen(f"http-{number}", shared, START_MS, idle)
-    table.count_settled("http-0", accepted(0, 9), START_MS)
+    table.count_settled("http-0", [accepted(0, 9)], START_MS)
     [row] = table.listed(START_MS, lambda member: 1, 10)
     assert (row.name, row.leases, row.rate) == ("curl", 3, 10.0)
 
@@ -132,10 +131,10 @@ def test_a_rate_covers_the_last_minute_and_is_right_for_a_new_consumer() -> None
 def test_a_rate_counts_settled_messages_and_no_renewals() -> None:
     table = QueueConsumers()
     table.attach(identity())
-    table.count_settled("one", accepted(0, 3), START_MS)
+    table.count_settled("one", [accepted(0, 3)], START_MS)
     kinds = bytes([AckKind.RENEW, AckKind.REJECT, AckKind.GAP, AckKind.RELEASE])
-    table.count_settled("one", Acknowledgement(4, 7, kinds), START_MS)
-    table.count_settled("one", Acknowledgement(0, 9, bytes([AckKind.RENEW])), START_MS)
+    renewed = Acknowledgement(0, 9, bytes([AckKind.RENEW]))
+    table.count_settled("one", [Acknowledgement(4, 7, kinds), renewed], START_MS)
     [row] = table.listed(START_MS, idle, 10)
     assert row.rate == 6.0
     table.detach("one")

@@ -11,6 +11,7 @@ from penstock.batch import HEADER_SIZE, Record, build_batch, iter_headers, read_
 from penstock.errors import BatchError, StorageError
 from penstock.node.queues.delivery_headers import most_unpacked, scan_batches
 from penstock.node.queues.log_reader import LogReader
+from penstock.node.queues.record_marks import KeyHashes
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.stats import QueueStats
 from penstock.node.queues.values import Delivery
@@ -68,9 +69,7 @@ class ReaderHarness:
         partition = cast(Partition, stored)
         self.stats = QueueStats("workers", "jobs")
         notices = RetentionNotices(QueueKey("workers", UUID(int=1), 0), partition, self.stats)
-        self.log = LogReader(
-            self.core, partition, Isolation.READ_UNCOMMITTED, with_keys=False, notices=notices
-        )
+        self.log = LogReader(self.core, partition, Isolation.READ_UNCOMMITTED, notices=notices)
 
     def deliver(
         self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
@@ -200,7 +199,7 @@ def test_a_batch_that_is_too_large_by_itself_is_delivered_alone() -> None:
 def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
     stored = StoredBatches([1] * 30, bytes(4_000_000), ZSTD)
     data = b"".join(batch for _, batch in stored.batches)
-    end, _ = scan_batches(data, 0, keys=True)
+    end, _ = scan_batches(data, 0, KeyHashes())
     assert 1 <= end <= 4
     harness = ReaderHarness(stored)
     harness.log.read_ahead(NOW, 30, reads=1)

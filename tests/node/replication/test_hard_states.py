@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from uuid import UUID
 
+import pytest
+
 from penstock.errors import DiskFull, StorageError
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.votes import VoteStore
@@ -132,5 +134,26 @@ def test_after_a_failed_flush_no_vote_is_confirmed() -> None:
         await turns()
         assert [type(error) for error in told] == [StorageError, StorageError]
         assert store.flushes == 1
+
+    play(scenario)
+
+
+def test_more_votes_than_one_cycle_reports_are_reported_by_the_next_ones_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hard_states, "SAVES_PER_CYCLE", 2)
+
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[int] = []
+        for number in range(5):
+            states.save(group(number), VOTE, has_log=False, saved=partial(note, told, number))
+        await turns()
+        counts = []
+        while thread.jobs:
+            await thread.work()
+            counts.append(len(told))
+        assert counts == [2, 4, 5]
+        assert told == [0, 1, 2, 3, 4]
+        await states.drain()
 
     play(scenario)

@@ -1,5 +1,8 @@
 """Raft messages between nodes: packed messages are unpacked unchanged, and other bytes are refused."""
 
+import asyncio
+from random import Random
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -7,8 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation
-from penstock.node.replication.multi_raft import Posted, pack, unpack
-from penstock.raft import Append, AppendReply, GroupConfig, InstallPrefix, Message, RequestVote, TimeoutNow
+from penstock.node.clock import SystemClock
+from penstock.node.membership.no_network import NoNetwork
+from penstock.node.peers.transport import Body
+from penstock.node.replication.hard_states import HardStates
+from penstock.node.replication.multi_raft import FRAME_MESSAGES, MultiRaft, Posted, pack, unpack
+from penstock.raft import (
+    Append,
+    AppendReply,
+    GroupConfig,
+    InstallPrefix,
+    Message,
+    RaftSettings,
+    RequestVote,
+    TimeoutNow,
+)
 from penstock.types import GroupId, NodeId, Replica
 
 TO = Replica(NodeId(2), 77)
@@ -88,3 +104,38 @@ def test_a_truncated_frame_is_refused() -> None:
 def test_entries_before_their_own_beginning_are_refused() -> None:
     with pytest.raises(ProtocolViolation, match="entries from 10 to 4"):
         unpack(packed(Append(4, 10, 3, 4, 9, 0)))
+
+
+class Recorder(NoNetwork):
+    """Keeps the frames that are sent."""
+
+    def __init__(self) -> None:
+        self.frames: list[memoryview] = []
+
+    def send(self, node: NodeId, kind: int, body: Body) -> bool:
+        pieces = body if isinstance(body, list) else [body]
+        self.frames.append(memoryview(b"".join(bytes(piece) for piece in pieces)))
+        return True
+
+
+def test_a_frame_has_a_bounded_number_of_messages_and_all_arrive_in_order() -> None:
+    """The peer handles a frame without a pause."""
+
+    async def scenario() -> Recorder:
+        network = Recorder()
+        raft = MultiRaft(
+            me=Replica(NodeId(1), 1),
+            transport=network,
+            hard_states=cast(HardStates, None),
+            settings=RaftSettings(),
+            clock=SystemClock(),
+            random=Random(1),
+        )
+        for number in range(250):
+            raft.post(TO, GroupId(UUID(int=5), number), RequestVote(5, 12, 4, True))
+        await asyncio.sleep(0)
+        return network
+
+    frames = [unpack(frame) for frame in asyncio.run(scenario()).frames]
+    assert [len(envelopes) for envelopes in frames] == [FRAME_MESSAGES, FRAME_MESSAGES, 50]
+    assert [one.partition for envelopes in frames for one in envelopes] == list(range(250))

@@ -113,9 +113,11 @@ def under_load(trio: Trio, topic: str, first: int) -> Iterator[Callable[[], rang
     assert not problems
 
 
-def consume(trio: Trio, topic: str, count: int) -> list[bytes]:
-    """All records, read by a client that checks checksums."""
-    consumer = Consumer({"bootstrap.servers": trio.bootstrap_servers, "group.id": "any", "check.crcs": True})
+def consume(trio: Trio, topic: str, count: int, *, check_crcs: bool = True) -> list[bytes]:
+    """All records."""
+    consumer = Consumer(
+        {"bootstrap.servers": trio.bootstrap_servers, "group.id": "any", "check.crcs": check_crcs}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
     try:
@@ -229,6 +231,18 @@ def test_a_damaged_leader_hands_over_and_is_recreated(trio: Trio, topic: str) ->
         wait_renewed(trio, topic, leader)
         assert trio.leader(topic) != leader
     assert consume(trio, topic, len(acked())) == list(map(value, acked()))
+
+
+def test_a_consumer_that_comes_to_damaged_bytes_gets_them_from_another_replica(
+    trio: Trio, topic: str
+) -> None:
+    leader = trio.leader(topic)
+    for segment in trio.replica(leader, topic).log.files.segments.segments[:-1]:
+        trio.call(segment.close)  # from now on they are read from the disk
+    rot(trio, leader, topic)
+    assert consume(trio, topic, RECORDS, check_crcs=False) == list(map(value, range(RECORDS)))
+    assert trio.leader(topic) != leader
+    wait_renewed(trio, topic, leader)
 
 
 @pytest.mark.parametrize("position", [ROTTEN_BYTE, *FIELDS.values()], ids=["record", *FIELDS])

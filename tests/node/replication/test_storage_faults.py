@@ -3,11 +3,13 @@
 import logging
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from penstock import Broker
 from penstock.batch import Record, build_batch
@@ -33,7 +35,7 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.kafka.raw import RawClient
+from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 from tests.node.faulty_disk import FaultyDisk
 
 
@@ -119,6 +121,31 @@ def test_a_failed_flush_halts_its_partition_and_no_other(client: RawClient, disk
     assert produce(client, "two", b"fine") == ErrorCode.NONE
 
 
+def test_a_failed_write_ends_the_requests_that_wait_for_a_flush(
+    tmp_path: Path, client: RawClient, disk: FaultyDisk
+) -> None:
+    disk.may_flush.clear()
+    disk.broken_write = b"broken"
+    try:
+        for value in (b"in the flush under way", b"in the next one", b"broken"):
+            batch = bytearray(build_batch([Record(0, 1_700_000_000_000, None, value, ())]))
+            data = TopicProduceData(name="one", partition_data=[PartitionProduceData(index=0, records=batch)])
+            request = ProduceRequest(acks=-1, timeout_ms=600_000, topic_data=[data])
+            client.request(ApiKey.PRODUCE, 9, request)
+        segment = tmp_path / "data/topics/one-0/00000000000000000000.log"
+        while not segment.exists() or b"in the next one" not in segment.read_bytes():
+            threading.Event().wait(0.01)
+    finally:
+        disk.may_flush.set()
+    codes = []
+    for _ in range(3):
+        answer = client.answer(ApiKey.PRODUCE, 9)[1]
+        assert isinstance(answer, ProduceResponse)
+        codes.append(answer.responses[0].partition_responses[0].error_code)
+    assert codes[1:] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    assert produce(client, "two", b"not affected") == ErrorCode.NONE
+
+
 def test_a_damaged_segment_is_reported_and_takes_no_other_topic_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +162,44 @@ def test_a_damaged_segment_is_reported_and_takes_no_other_topic_offline(
         assert produce(client, "sound", b"x") == ErrorCode.NONE
     assert segment.name in caplog.text
     assert "byte" in caplog.text
+
+
+def test_bytes_that_a_disk_has_changed_are_not_served_and_the_consumer_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        create(client, "rotten")
+        for number in range(20):
+            assert produce(client, "rotten", b"value %d" % number) == ErrorCode.NONE
+    segment = next((tmp_path / "topics" / "rotten-0").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"value 7")] ^= 0xFF
+    segment.write_bytes(content)
+    with caplog.at_level(logging.ERROR), Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        code, records = fetch(client, "rotten")
+        assert (code, records.count(b"value")) == (ErrorCode.NONE, 7)
+        reader = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        reader.assign([TopicPartition("rotten", 0, 0)])
+        values: list[bytes] = []
+        while (message := reader.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
+            values.append(message.value())
+        assert message is not None
+        assert message.error().code() == ErrorCode.CORRUPT_MESSAGE
+        assert values == [b"value %d" % number for number in range(7)]
+        reader.seek(TopicPartition("rotten", 0, 8))
+        while (message := reader.poll(PATIENCE_SECONDS)) is not None and message.error() is not None:
+            pass
+        assert message is not None
+        assert message.value() == b"value 8"
+        reader.close()
+        assert produce(client, "rotten", b"taken") == ErrorCode.NONE
+    assert caplog.text.count(segment.name) == 1
 
 
 def test_an_unexpected_error_in_a_flush_is_answered_and_the_broker_still_stops(

@@ -126,6 +126,21 @@ def test_a_point_to_point_queue_does_not_alter_a_topic_that_is_there(tmp_path: P
     assert (found, told) == ({"ledger": ["accounts-0"]}, [])
 
 
+def test_a_point_to_point_queue_on_three_partitions_is_told_what_it_needs(tmp_path: Path) -> None:
+    """It was told to alter the producer of the topic, and after that it could not be created either."""
+    topics = (DeclaredTopic(name="accounts", partitions=3),)
+    queues = (DeclaredQueue(name="ledger", topic="accounts", point_to_point=True),)
+    (_, found), told = run(tmp_path, shown, topics=topics, queues=queues)
+    assert found == {}
+    assert told == [
+        "queue ledger is point-to-point and needs a topic with one partition, but accounts has 3, and partitions "
+        "cannot be removed: name another topic for the queue, or do without point-to-point"
+    ]
+    renamed = (DeclaredQueue(name="ledger", topic="ledger", point_to_point=True),)
+    (_, found), told = run(tmp_path, shown, topics=topics, queues=renamed)
+    assert (found, told) == ({"ledger": ["ledger-0"]}, [])
+
+
 # --- three nodes
 
 

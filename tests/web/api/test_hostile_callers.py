@@ -17,12 +17,12 @@ import pytest
 from penstock import Broker
 from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node.memory import MemoryBudget
 from penstock.web import port
 from penstock.web.api import bodies, routing
-from penstock.web.api.bodies import MemoryBudget
+from penstock.web.api.bodies import reserve
 from penstock.web.api.problems import Problem
 from penstock.web.api.publishing import MAX_RECORDS, Publication
-from penstock.web.api.routing import SegmentRoute
 
 Unique = Callable[[str], str]
 JSON = {"content-type": "application/json"}
@@ -162,6 +162,24 @@ def test_a_body_in_too_many_chunks_ends_the_connection_and_no_other(method: str)
         assert client.get("/v1/topics").status_code == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_body_that_turns_out_invalid_is_400_and_nothing_else_answers_it(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operation has begun when the second chunk arrives."""
+    with limited() as client, connect(client) as sock:
+        lines = f"{method} {PUBLISH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        sock.sendall(f"{lines}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\nnonsense\r\n".encode())
+        said = b""
+        with suppress(ConnectionError):
+            while part := sock.recv(65536):
+                said += part
+        assert said.startswith(b"HTTP/1.1 400")
+        assert said.count(b"HTTP/1.1") == 1
+        assert client.get("/v1/topics").status_code == 200
+    assert not [line for line in caplog.records if line.exc_info]
+
+
 def test_chunks_are_counted_for_each_request_and_only_those_of_its_body() -> None:
     connection = port.ChunkLimit(3)
     connection.receive_data(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -247,13 +265,8 @@ def test_a_caller_that_disconnects_within_its_body_does_no_harm() -> None:
         assert client.get("/v1/topics").json() == {"topics": []}
 
 
-def budget_of(broker: Broker) -> MemoryBudget:
-    web: Any = broker._thread.service._web
-    return next(route.endpoint._budget for route in web._app.routes if isinstance(route, SegmentRoute))  # type: ignore[attr-defined]
-
-
 def until_held(broker: Broker, wanted: Callable[[int], bool]) -> None:
-    budget = budget_of(broker)
+    budget = broker._thread.service.node.http_memory
     while not wanted(budget.used):
         threading.Event().wait(0.01)
 
@@ -275,12 +288,13 @@ def test_callers_above_the_shared_memory_limit_are_told_to_retry() -> None:
 
 
 def test_memory_that_is_released_can_be_taken_again() -> None:
-    budget = MemoryBudget(10)
-    budget.take(10)
-    with pytest.raises(Problem, match="max_http_memory_bytes=10"):
-        budget.take(1)
-    budget.release(10)
-    budget.take(1)
+    budget = MemoryBudget("limits.max_http_memory_bytes", 10)
+    first, second = budget.reserve(), budget.reserve()
+    reserve(first, 10)
+    with pytest.raises(Problem, match=r"requests under way take 10 bytes; .*max_http_memory_bytes=10"):
+        reserve(second, 1)
+    first.release()
+    reserve(second, 1)
     assert budget.used == 1
 
 
@@ -337,15 +351,6 @@ def test_a_stopping_broker_answers_waiting_readers() -> None:
 
 
 # --- connections
-
-
-def test_connections_are_limited_by_the_files_that_the_process_may_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda kind: (1024, 4096))
-    assert port._files_for_connections() == 128
-    monkeypatch.setattr("resource.getrlimit", lambda kind: (100, 100))
-    assert port._files_for_connections() == 64
 
 
 def test_a_node_that_is_not_ready_answers_with_an_error(http: httpx.Client, broker: Broker) -> None:

@@ -1,5 +1,7 @@
 """The served OpenAPI document: it is valid, it describes every path, and the responses conform to it."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -106,6 +108,12 @@ def test_the_document_describes_every_served_path(url: str, document: Any) -> No
     assert told == {row for row in listed if row[1] not in SOCKETS}
     for _, path in listed - told:
         assert httpx.get(f"{url}{path}").status_code == 426
+
+
+def test_every_schema_that_the_document_refers_to_is_in_it(document: Any) -> None:
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert referred - set(document["components"]["schemas"]) == set()
+    assert len(referred) >= 20
 
 
 def test_every_operation_and_every_field_has_a_description(document: Any) -> None:

@@ -89,6 +89,22 @@ def test_every_node_delivers_settles_and_counts_jobs_of_all_leaders(
     assert queue in names
 
 
+def test_every_node_lists_the_undone_messages_of_new_leaders_at_once(
+    trio: WebTrio, callers: dict[int, httpx.Client], queue: str
+) -> None:
+    """The new leaders have not loaded the queue, and other nodes may have its stored state."""
+    publish(callers[1], queue, *range(12))
+    jobs: list[dict[str, Any]] = []
+    while len(jobs) < 12:
+        jobs += receive(callers[1], queue)
+    settle(callers[1], queue, accept=[job["receipt"] for job in jobs if job["value"] >= 3])
+    for partition in range(3):
+        trio.hand_over(queue, (partition + 1) % 3 + 1, partition)
+    for caller in callers.values():
+        [row] = [row for row in caller.get("/v1/queues").json()["queues"] if row["queue"] == queue]
+        assert (row["undone"], row["leased"]) == (3, 0)
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_every_node_lists_shows_and_sends_back_dead_letters_and_purges(
     trio: WebTrio, node: int, callers: dict[int, httpx.Client], queue: str
@@ -126,12 +142,12 @@ def test_a_receive_that_waits_on_one_node_gets_jobs_of_another_and_no_more_than_
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(receive, callers[1], queue, max=1, wait_ms=20_000)
         trio.eventually(
-            lambda: all(trio.node(node).queues.router.local.has_waiting_consumers for node in NODES)
+            lambda: all(trio.node(node).queues.router.local.receiver.waiting_count for node in NODES)
         )
         publish(callers[2], queue, 0, 1, 2)
         [job] = waiting.result(30)
     trio.eventually(
-        lambda: not any(trio.node(node).queues.router.local.has_waiting_consumers for node in NODES)
+        lambda: not any(trio.node(node).queues.router.local.receiver.waiting_count for node in NODES)
     )
     rest: list[dict[str, Any]] = []
     while len(rest) < 2:
@@ -227,6 +243,17 @@ def test_a_settlement_that_is_refused_in_part_is_answered_when_the_rest_is_durab
     assert trio.run(scene()) == (False, [(2, 2)], 2)
 
 
+class EverythingRead:
+    """The connection of a worker that reads all that it is sent."""
+
+    async def send(self, what: bytes | dict[str, object]) -> None: ...
+
+    async def has_room(self, seconds: float) -> bool:
+        return True
+
+    async def wait_for_room(self) -> None: ...
+
+
 def test_frames_of_a_worker_that_does_not_read_its_responses_are_not_read(trio: WebTrio, queue: str) -> None:
     async def scene() -> tuple[bool, bool]:
         worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), ANONYMOUS, "", OpenedBatches())
@@ -235,7 +262,7 @@ def test_frames_of_a_worker_that_does_not_read_its_responses_are_not_read(trio: 
         one_more = asyncio.ensure_future(worker.pong())
         await asyncio.sleep(0)
         before = one_more.done()
-        taken = asyncio.ensure_future(worker.run(asyncio.Queue[bytes]().put))
+        taken = asyncio.ensure_future(worker.run(EverythingRead()))
         await one_more
         taken.cancel()
         worker.leave()

@@ -79,7 +79,7 @@ def test_an_incomplete_answer_says_so_and_the_next_one_continues(
 ) -> None:
     publish(http, queue, *({"value": number, "partition": 0} for number in range(3)))
     publish(http, queue, {"value": "late", "partition": 0, "deliver_at_ms": FAR_MS})
-    monkeypatch.setattr("penstock.node.queues.local_queues.READ_ON_SECONDS", 0)
+    monkeypatch.setattr("penstock.node.queues.driver.READ_ON_SECONDS", 0)
     facts = scheduled(http, queue)["partitions"][0]
     assert (facts["deferred"], facts["unread"]) == (0, 4)
     monkeypatch.undo()

@@ -1,6 +1,6 @@
 """`penstock bench`: throughput and latency of topics, queues and push."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import click
@@ -8,6 +8,7 @@ import confluent_kafka
 import msgspec
 from rich.table import Table
 
+from penstock.cli.bench.clique_commands import clique
 from penstock.cli.bench.figures import (
     PUSH_COLUMNS,
     QUEUE_COLUMNS,
@@ -25,10 +26,24 @@ from penstock.cli.bench.figures import (
     run_table,
 )
 from penstock.cli.bench.load import Kind, Via
+from penstock.cli.bench.options import (
+    BROKER_OPTIONS,
+    COUNT,
+    MESSAGES_OPTION,
+    PACE_OPTIONS,
+    PLACE,
+    PRODUCER_OPTIONS,
+    ROUNDS_OPTION,
+    SECONDS_OPTION,
+    SHAPE_OPTIONS,
+    WITH_HTTP,
+    Counts,
+    options,
+)
 from penstock.cli.bench.push_runner import PushShape, broker_flags, run_push
 from penstock.cli.bench.queue_runner import QueueShape, run_queue
 from penstock.cli.bench.runner import Shape, Target, Where, broker_for, in_turns, one_round, outside_broker
-from penstock.cli.connection import Command, hand_over, json_option, key_values
+from penstock.cli.connection import json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json
 from penstock.cli.problem import Problem
@@ -38,61 +53,6 @@ DEFAULT_MESSAGES_MOST = 1_000_000
 DEFAULT_COMPARE_ROUNDS = 5
 DEFAULT_SUBSCRIBERS = (1, 100, 1000)
 SUBSCRIBERS_MOST = 20_000
-WITH_HTTP = ("--http", "127.0.0.1:0")
-COUNT = click.IntRange(min=1)
-
-# fmt: off
-PLACE_OPTIONS = [
-    click.option("-b", "--bootstrap", metavar="HOST:PORT", help="A running broker."),
-    click.option("--broker-pid", type=int, help="Its process, when it cannot be found by its port."),
-    click.option("--memory", is_flag=True, help="Let the broker started here keep everything in memory."),
-    click.option("--data-dir", metavar="DIR", help="Where the broker started here has its folder."),
-]
-PLACE = hand_over("where", Where, PLACE_OPTIONS)
-BROKER_OPTIONS = [
-    PLACE,
-    click.option("--compare", metavar="HOST:PORT", help="Run the same load on this broker too, in turns."),
-    click.option("--rounds", "round_count", type=COUNT, help="Runs per broker.  [default: 1; compared: 5]"),
-]
-ROUNDS_OPTION = click.option("--rounds", "round_count", type=COUNT, default=1, show_default=True,
-                             help="Runs of each; figures are medians.")
-SHAPE_OPTIONS = [
-    click.option("-s", "--size", "size_bytes", type=click.IntRange(min=8), default=100, show_default=True,
-                 help="Bytes per message."),
-    click.option("-p", "--partitions", type=COUNT, default=1, show_default=True),
-]
-MESSAGES_OPTION = click.option("-n", "--messages", type=COUNT,
-                               help="How many.  [default: 200 MB worth, at most a million]")
-PRODUCER_OPTIONS = [
-    *SHAPE_OPTIONS,
-    click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-                 default="none", show_default=True),
-    click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True),
-    click.option("--linger", "linger_ms", type=click.FloatRange(min=0),
-                 help="Milliseconds that a batch waits.  [default: 5; latency 0]"),
-    click.option("--idempotent", is_flag=True, help="With an idempotent producer."),
-    click.option("-X", "settings", multiple=True, metavar="NAME=VALUE",
-                 help="A librdkafka setting, as often as needed."),
-]
-SECONDS_OPTION = click.option("-t", "--seconds", type=COUNT, default=10, show_default=True,
-                              help="How long (latency).")
-PACE_OPTIONS = [
-    click.option("-r", "--rate", "rate_per_second", type=COUNT, default=1000, show_default=True,
-                 help="Messages per second (latency)."),
-    SECONDS_OPTION,
-]
-# fmt: on
-
-
-def options(*lists: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
-    """Several lists of options as one decorator, in the order that help shows them."""
-
-    def decorate(command: Any) -> Any:
-        for option in reversed([option for options in lists for option in options]):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 @click.group(
@@ -102,6 +62,7 @@ def options(*lists: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Comma
         "penstock bench latency --rate 1000 --seconds 30",
         "penstock bench queue --consumers 4",
         "penstock bench push --subscribers 1,100",
+        "penstock bench clique --workers 1,4",
         "penstock bench produce --compare 127.0.0.1:19092        # the same load on another broker",
     )
 )
@@ -111,6 +72,9 @@ def bench() -> None:
     The load comes from librdkafka in processes of its own. Without --bootstrap a broker is started for the
     occasion, with its data in a temporary folder.
     """
+
+
+bench.add_command(clique)
 
 
 # --- topics
@@ -297,21 +261,9 @@ def _clients(through: str) -> list[Via]:
 
 # --- push
 
-
-def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
-    """Counts with commas between them."""
-    try:
-        counts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or not all(1 <= count <= SUBSCRIBERS_MOST for count in counts):
-        raise click.BadParameter(f"{text!r}: expected counts from 1 to {SUBSCRIBERS_MOST:,}, as in 1,100")
-    return counts
-
-
 # fmt: off
 PUSH_OPTIONS = [
-    click.option("-c", "--subscribers", metavar="N,N,...", callback=_counts, show_default=True,
+    click.option("-c", "--subscribers", metavar="N,N,...", type=Counts(SUBSCRIBERS_MOST), show_default=True,
                  default=",".join(map(str, DEFAULT_SUBSCRIBERS)), help="How many; each count is a run of its own."),
     click.option("-n", "--messages", type=COUNT,
                  help="Of the burst.  [default: 200,000 deliveries' worth, at most 50,000]"),

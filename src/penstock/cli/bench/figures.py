@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from rich.table import Table
 
-from penstock.cli.bench.load import Kind, Report, Via
+from penstock.cli.bench.load import Kind, Report, System, Via
 from penstock.cli.bench.procfs import Usage
 from penstock.cli.output import table
 
@@ -123,6 +123,37 @@ class PushRun(msgspec.Struct, frozen=True, kw_only=True):
     """From publishing to a subscriber, at the steady rate."""
 
 
+class CliqueRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that handle keyed messages: of a clique, or of a plain consumer group on the same broker."""
+
+    system: System
+    workers: int
+    messages_per_second: float
+    """From the first message's publishing until all are handled and acknowledged."""
+    worker_us_per_message: float
+    """The CPU of all workers together."""
+    broker_us_per_message: float | None = None
+    """Publishing is in it."""
+    asked: Latency | None = None
+    """From a request to its answer, at a steady rate. A consumer group cannot be asked."""
+    failover_seconds: float | None = None
+    """From kill -9 of a worker until another one answers for its keys. It takes two workers."""
+
+    @property
+    def variant(self) -> tuple[System, int]:
+        return self.system, self.workers
+
+
+def prices(runs: Sequence[CliqueRun]) -> dict[int, float]:
+    """For each number of workers, how many times as many messages the clique on Penstock handles as the group does."""
+    of = {run.variant: run.messages_per_second for run in runs}
+    return {
+        workers: rate / of["group", workers]
+        for (system, workers), rate in of.items()
+        if system == "penstock" and ("group", workers) in of
+    }
+
+
 # --- several runs
 
 
@@ -228,7 +259,22 @@ PUSH_COLUMNS: list[Column] = [
     ("p50 ms", lambda run: run.delivered.p50_ms, "{:.2f}"),
     ("p99 ms", lambda run: run.delivered.p99_ms, "{:.2f}"),
 ]
-TEXTS = ("load", "broker", "through")
+CLIQUE_COLUMNS: list[Column] = [
+    ("system", lambda run: SYSTEMS[run.system], "{}"),
+    ("workers", lambda run: run.workers, "{}"),
+    ("messages/s", lambda run: run.messages_per_second, "{:,.0f}"),
+    ("worker us/msg", lambda run: run.worker_us_per_message, "{:.1f}"),
+    ("broker us/msg", lambda run: run.broker_us_per_message, "{:.1f}"),
+    ("request p50 ms", lambda run: run.asked and run.asked.p50_ms, "{:.2f}"),
+    ("p99 ms", lambda run: run.asked and run.asked.p99_ms, "{:.2f}"),
+    ("kill -9 to served s", lambda run: run.failover_seconds, "{:.1f}"),
+]
+SYSTEMS: dict[System, str] = {
+    "penstock": "clique on Penstock",
+    "group": "consumer group",
+    "nats": "clique on NATS",
+}
+TEXTS = ("load", "broker", "through", "system")
 """Columns that hold words."""
 
 

@@ -11,6 +11,8 @@ Kind = Literal["produce", "consume", "latency"]
 Role = Literal["produce", "consume", "send_paced", "receive_paced"]
 Via = Literal["client", "confluent"]
 """Through Penstock's own client, or through confluent-kafka: its producer, and its share consumer."""
+System = Literal["penstock", "group", "nats"]
+"""A clique on Penstock, a plain consumer group on it, or a clique on NATS."""
 
 PAYLOADS = 1000
 """Different payloads in a run: with 100 bytes each they exceed lz4's window, so repetition helps no codec."""
@@ -76,6 +78,40 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that were sent before are not among the latencies."""
 
 
+class CliqueLoad(Work, frozen=True, kw_only=True):
+    """One process of a clique's benchmark. `messages` are for all workers together; `topic` is the stream."""
+
+    role: Literal["work", "consume", "publish", "ask"]
+    carrier: str
+    """The clique's carrier; for a plain consumer group the broker's address alone."""
+    group: str
+    """The name of the clique, or of the consumer group."""
+    worker: str = ""
+    questions: str = ""
+    """The stream of requests."""
+    keys: int = 1_000
+    handler_us: int = 0
+    """CPU that the handler uses for a message, beside its bookkeeping."""
+    lease_ms: int = 8_000
+    handled: str = ""
+    """A file that all processes share: which messages are handled."""
+
+
+class AskPhase(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
+    """Requests at a steady rate."""
+
+    requests: int
+    rate_per_second: int
+    warm_up_seconds: float
+
+
+class KillPhase(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
+    """The worker to kill, and to ask one of its keys until another worker answers."""
+
+    worker: str
+    pid: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one load process. Subscribers count deliveries as messages."""
 
@@ -119,3 +155,26 @@ class QueueStats:
     @property
     def total(self) -> int:
         return sum(self._counts)
+
+
+class HandledMessages:
+    """Which messages of a run are handled: a file in memory, with a byte for each message.
+
+    A message that is delivered twice counts once, and the workers need no lock: they write different bytes, or the same
+    value.
+    """
+
+    def __init__(self, path: str) -> None:
+        with Path(path).open("r+b") as file:
+            self._marks = mmap.mmap(file.fileno(), 0)
+
+    @staticmethod
+    def create(path: Path, messages: int) -> None:
+        path.write_bytes(bytes(messages))
+
+    def mark(self, number: int) -> None:
+        self._marks[number] = 1
+
+    @property
+    def count(self) -> int:
+        return self._marks[:].count(1)

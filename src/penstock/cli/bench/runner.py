@@ -132,6 +132,10 @@ class LoadProcess:
         if self._out.readline() != READY:
             raise self._failure()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def go(self) -> None:
         self._send(GO)
 

@@ -20,7 +20,7 @@ from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.streams import AsyncQueue, AsyncSubscription
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.aio.workers import AsyncWorkerPool
-from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_seconds, payload
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, payload, wait_seconds
 from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.calls import Reply, call_timed_out, error_reply
@@ -93,11 +93,12 @@ class AsyncClient(
                     raise queue_stays_full(message.topic, timeout_s) from None
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
 
-    async def flush(self, timeout: float = FLUSH_SECONDS) -> None:
+    async def flush(self, timeout: Seconds = FLUSH_SECONDS) -> None:
         """Waits for all messages that were published in the background. Each one's future has its result."""
         self._guard.check()
+        timeout_s = wait_seconds("timeout", timeout)
         if self._publisher is not None:
-            check_flushed(await call_in_thread(self._publisher.flush, timeout), timeout)
+            check_flushed(await call_in_thread(self._publisher.flush, timeout_s), timeout_s)
 
     async def call(
         self,
@@ -113,7 +114,7 @@ class AsyncClient(
         """Publishes a job and waits for the result of its handler. Raises CallFailed if the handler has failed for
         good, and TimeoutError after `timeout` seconds; a job that no worker has begun by then expires. `reply_topic`:
         by default the topic's name with .replies appended; it is created if it does not exist."""
-        data, timeout_s = payload(value, json), as_seconds("timeout", timeout)
+        data, timeout_s = payload(value, json), wait_seconds("timeout", timeout)
         replies, reply_topic = self._open_replies(), reply_topic or f"{topic}.replies"
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -144,8 +145,8 @@ class AsyncClient(
 
         `signals`: whether SIGTERM and Ctrl-C end it, too, and a second one the process, at once. The program that has
         the event loop usually handles them itself; set it if this call is all that the program does."""
+        grace_s = wait_seconds("grace", grace)
         self._check_plans()
-        grace_s = as_seconds("grace", grace)
         loop = asyncio.get_running_loop()
         self._stop = loop.create_future()
         if self._is_stop_asked:
@@ -215,13 +216,13 @@ class AsyncClient(
 
     # --- the end
 
-    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    async def close(self, timeout: Seconds = CLOSE_SECONDS) -> None:
         """Waits, for so many seconds in all, until all messages and acks are durable; gives open jobs back. Does not
         wait for messages whose `publish` has timed out."""
         if self._guard.is_forked:
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = loop.time() + wait_seconds("timeout", timeout)
         for stream in list(self._streams):
             await stream.close(max(deadline - loop.time(), 0.0))
         await call_in_thread(self._close_kafka, max(deadline - loop.time(), 0.0))

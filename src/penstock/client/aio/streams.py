@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.aio.driver import Settlement, TaskDriver
+from penstock.client.arguments import Seconds, wait_seconds_or_none
 from penstock.client.base_streams import (
     CLOSE_SECONDS,
     BaseJob,
@@ -25,21 +26,21 @@ class AsyncStream(BaseStream[Item, Settlement]):
     def _new_driver(self, find_urls: FindUrls) -> TaskDriver[Item]:
         return TaskDriver(self._session, find_urls, type(self).__name__.lower().removeprefix("async"))
 
-    async def receive(self, timeout: float | None = None) -> Item | None:
+    async def receive(self, timeout: Seconds | None = None) -> Item | None:
         """The next one; None if none came within so many seconds (None: waits for one), or it was closed."""
-        return await self._driver.receive(timeout)
+        return await self._driver.receive(wait_seconds_or_none("timeout", timeout))
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         while (item := await self._driver.receive_unless_idle(self._idle_s)) is not None:
             yield item
 
-    async def flush(self, timeout: float | None = None) -> bool:
+    async def flush(self, timeout: Seconds | None = None) -> bool:
         """Waits until all acks are durable. Returns whether they are."""
-        return await self._driver.flush(timeout)
+        return await self._driver.flush(wait_seconds_or_none("timeout", timeout))
 
-    async def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+    async def close(self, timeout: Seconds | None = CLOSE_SECONDS) -> None:
         """Waits until all acks are durable, then disconnects. Jobs that were taken and not settled come again."""
-        await self._driver.close(timeout)
+        await self._driver.close(wait_seconds_or_none("timeout", timeout))
         self._on_close(self)
 
     async def __aenter__(self) -> Self:
@@ -85,7 +86,8 @@ class AsyncSubscription(AsyncStream[AsyncMessage], BaseSubscription[AsyncMessage
 
     _item = AsyncMessage
 
-    async def unsubscribe(self, timeout: float | None = CLOSE_SECONDS) -> None:
+    async def unsubscribe(self, timeout: Seconds | None = CLOSE_SECONDS) -> None:
         """Deletes the subscription, with its committed offsets, and closes."""
+        timeout_s = wait_seconds_or_none("timeout", timeout)
         await self._unsubscribe()
-        await self.close(timeout)
+        await self.close(timeout_s)

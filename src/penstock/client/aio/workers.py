@@ -7,14 +7,13 @@ from random import Random
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
 from penstock.client.aio.threads import call_in_thread
+from penstock.client.handler_checks import discarded, is_coroutine_function
 from penstock.client.publishing import OutgoingMessage
 from penstock.client.worker_counts import JobCounter
 from penstock.client.worker_policy import (
     STUCK_MAX,
     WorkerPlan,
     conclude,
-    discarded,
-    is_coroutine_function,
     reply_of,
     too_many_stuck,
 )

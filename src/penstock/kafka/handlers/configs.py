@@ -33,6 +33,10 @@ RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
 
+MAX_CHANGES = 1_000
+"""Of one resource in one request: many times the configs that there are."""
+REPEATED = KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
+
 Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
 
 
@@ -159,16 +163,19 @@ async def incremental_alter_configs(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     responses = []
+    rows = ResponseRows(context)
     twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
         row = incremental.AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        make: Callable[[], Decision] = partial(_alteration, context, resource)
         if (resource.resource_type, resource.resource_name) in twice:
-            make = _refuse_twice
-        await _change(row, context.node, make, request.validate_only)
+            row.error_code, row.error_message = REPEATED.code, REPEATED.message
+        else:
+            make = partial(_alteration, context, resource)
+            await _change(row, context.node, make, request.validate_only)
         responses.append(row)
+        await rows.pause()
     return incremental.IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -176,21 +183,20 @@ async def alter_configs(
     context: RequestContext, request: plain.AlterConfigsRequest
 ) -> plain.AlterConfigsResponse:
     responses = []
+    rows = ResponseRows(context)
     twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
         row = plain.AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        make: Callable[[], Decision] = partial(_replacement, context, resource)
         if (resource.resource_type, resource.resource_name) in twice:
-            make = _refuse_twice
-        await _change(row, context.node, make, request.validate_only)
+            row.error_code, row.error_message = REPEATED.code, REPEATED.message
+        else:
+            make = partial(_replacement, context, resource)
+            await _change(row, context.node, make, request.validate_only)
         responses.append(row)
+        await rows.pause()
     return plain.AlterConfigsResponse(responses=responses)
-
-
-def _refuse_twice() -> Decision:
-    raise KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
 
 
 async def _change(
@@ -224,6 +230,9 @@ def _check(context: RequestContext, resource_type: int, name: str) -> None:
 
 def _alteration(context: RequestContext, resource: incremental.AlterConfigsResource) -> Decision:
     _check(context, resource.resource_type, resource.resource_name)
+    if len(resource.configs) > MAX_CHANGES:
+        message = f"{len(resource.configs)} changes of one resource: expected {MAX_CHANGES} at most"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     known = {TOPIC: TOPIC_CONFIGS, GROUP: GROUP_CONFIGS}.get(resource.resource_type, BROKER_CONFIGS)
     changes = [
         change

@@ -9,6 +9,7 @@ import msgspec
 from penstock.cluster import ClusterState, Topic
 from penstock.kafka.handlers.names import Names
 from penstock.node import Node, Partition
+from penstock.node.memory import Reservation, unlimited
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
 
 Handler = Callable[["RequestContext", Any], Any]
@@ -72,6 +73,11 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     api: Api
     api_version: int
+    is_checked: bool = True
+    """Whether stored bytes are compared with their checksums before they are returned. The node's own readers do it by
+    themselves, and skip what they cannot read."""
+    memory: Reservation = msgspec.field(default_factory=unlimited)
+    """For records that are read for the response. They are given back when it has been sent, or the client has gone."""
 
     def topic(self, name: str) -> Topic:
         return self.node.resources.topic(self.caller, name, self.api.on_topic)

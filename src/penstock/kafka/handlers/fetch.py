@@ -2,10 +2,19 @@
 
 Incremental fetch sessions are declined as the protocol provides: every response has session id 0, which tells the
 client to go on with full requests.
+
+A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
+request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
+
+Bytes that come from the disk are compared with their checksums (`log.checked_read`): not all clients do it. Wrong ones
+are reported as a scrub reports them. The client of a partition with other replicas gets KAFKA_STORAGE_ERROR: it asks
+again, and another replica will lead. Without one the bytes are lost, and the client gets CORRUPT_MESSAGE, which it
+tells its application.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from uuid import UUID
 
@@ -22,9 +31,11 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
+from penstock.node.limited_log import LimitedLog
 from penstock.types import Isolation, Offset
 
 log = logging.getLogger("penstock.kafka")
+_warnings = LimitedLog(log, time.monotonic)
 
 NO_SESSION = 0
 FULL_REQUEST_EPOCHS_MAX = 0
@@ -45,6 +56,8 @@ def fetch(
         return _refuse_replica(context, request)
     attempt = _Attempt(context, request)
     attempt.read()
+    if attempt.lacks_memory:
+        return _wait_for_memory(attempt)
     if attempt.enough or request.max_wait_ms <= 0:
         return attempt.response
     return _wait_and_read(attempt)
@@ -58,7 +71,7 @@ def _refuse_replica(context: RequestContext, request: FetchRequest) -> FetchResp
     """Nodes replicate over their own port. A client that fetches as a replica must not believe that it is one: acks
     would wait for it, and records that it reads might never be committed."""
     peer, replica_id = context.connection.peer, _replica_id(request)
-    log.info("%s fetches as replica %d, and only consumers may fetch here", peer, replica_id)
+    _warnings.warn("replica", f"{peer} fetches as replica {replica_id}, and only consumers may fetch here")
     return FetchResponse(
         error_code=ErrorCode.INVALID_REQUEST,
         session_id=NO_SESSION,
@@ -84,9 +97,17 @@ def _refused(index: int, code: ErrorCode) -> PartitionData:
 
 
 async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
+    attempt.drop()
     if not attempt.outdated:  # this starts a turn of the loop after the first read
         await attempt.wait()
     attempt.read()
+    return await _wait_for_memory(attempt)
+
+
+async def _wait_for_memory(attempt: "_Attempt") -> FetchResponse:
+    while attempt.lacks_memory:
+        await attempt.wait_for_memory()
+        attempt.read()
     return attempt.response
 
 
@@ -101,6 +122,11 @@ class _Attempt:
         self._partitions: list[Partition] = []
         self._ends: list[Offset] = []
         self._bytes_left = 0
+        self._first_max = 0
+        """The first batch is returned up to this size, also if it is larger than `_bytes_left`."""
+        self._lacking = 0
+        """The size of the first batch, if there is no memory for it."""
+        self._reserved = 0
         self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
         self.bytes = 0
         self._failed = False
@@ -118,10 +144,19 @@ class _Attempt:
             for partition, seen in zip(self._partitions, self._ends, strict=True)
         )
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether there are records for which there is no memory. An error is answered at once, without records."""
+        return self._lacking > 0 and self.bytes == 0 and not self._failed
+
     def read(self) -> None:
+        memory = self._context.memory
+        limit = self._context.node.config.limits.fetch_max_bytes
         self._partitions = []
         self._ends = []
-        self._bytes_left = min(self._request.max_bytes, self._context.node.config.limits.fetch_max_bytes)
+        self._bytes_left = min(self._request.max_bytes, limit, self._reserved or memory.budget.room)
+        self._first_max = self._reserved or memory.budget.free
+        self._lacking = 0
         self.bytes = 0
         self.response.responses = [
             FetchableTopicResponse(
@@ -138,6 +173,21 @@ class _Attempt:
                 NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
                 for one in self._hints.leaders()
             ]
+        memory.resize(memory.bytes - self._reserved + self.bytes)
+        self._reserved = self.bytes
+
+    def drop(self) -> None:
+        """Lets go of the records: they will be read again."""
+        self.response.responses = []
+        self._context.memory.give_back(self._reserved)
+        self._reserved = 0
+
+    async def wait_for_memory(self) -> None:
+        """Waits until there is memory for one batch. The client waits longer than it asked for, but gets it."""
+        memory = self._context.memory
+        count = max(self._lacking, memory.budget.small)
+        await memory.wait_for(count)
+        self._reserved = count
 
     async def wait(self) -> None:
         """Waits until the missing bytes are committed, or the request's max_wait_ms ends."""
@@ -160,13 +210,18 @@ class _Attempt:
                 context.caller, name, topic_id, wanted.partition, context.api.on_topic, epoch=epoch
             )
             partition.check_readable()
-            return self._read_partition(partition, wanted)
+            try:
+                return self._read_partition(partition, wanted)
+            except CorruptLog as rot:
+                partition.damaged(rot)
+                code = ErrorCode.KAFKA_STORAGE_ERROR if partition.is_replicated else ErrorCode.CORRUPT_MESSAGE
+                raise KafkaError(code, str(rot)) from rot
         except KafkaError as mistake:
             code = mistake.code
             if code == ErrorCode.OFFSET_NOT_AVAILABLE:
                 # Kafka has this error in ListOffsets only, and not all clients know it here.
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        except (StorageError, CorruptLog) as trouble:
+        except StorageError as trouble:
             log.error("fetch: %s", trouble)
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self._failed = True
@@ -181,10 +236,18 @@ class _Attempt:
         end = partition.end_for(self._isolation)
         records = b""
         if max_bytes > 0 or self.bytes == 0:
-            first = self.bytes == 0  # one batch is always returned, however small the limit
+            first = self.bytes == 0  # one batch is always returned, however small the request's limits
+            offset = Offset(wanted.fetch_offset)
             records = partition.read(
-                Offset(wanted.fetch_offset), max(max_bytes, 1), end=end, at_least_one=first
+                offset,
+                max(max_bytes, 1),
+                end=end,
+                at_least_one=first,
+                first_max=self._first_max,
+                is_checked=self._context.is_checked,
             )
+            if first and not records and offset < end and not self._lacking:
+                self._lacking = partition.log.batch_size(offset, end)
         self._bytes_left -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)

@@ -21,28 +21,27 @@ NOT_FOUND_SINCE_VERSION = 6
 """Older clients expect an unknown group in the state Dead, without an error."""
 
 DEAD = "Dead"
+ROWS_PER_DELETION = 10
+"""Deleting a group takes as long as so many rows of a response."""
 
 
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    found = list(context.node.groups.list(states=request.states_filter, types=request.types_filter))
-    visible = context.node.resources.visible(
-        context.caller, ResourceType.GROUP, (row.group_id for row in found), context.api.on_group
-    )
-    return ListGroupsResponse(
-        error_code=ErrorCode.NONE
-        if context.node.groups.cores.all_online
-        else ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        groups=[
-            ListedGroup(
-                group_id=row.group_id,
-                protocol_type=row.protocol_type,
-                group_state=row.state.value,
-                group_type=row.group_type,
+    node, rows = context.node, ResponseRows(context)
+    response = ListGroupsResponse(error_code=ErrorCode.NONE, groups=[])
+    for row in node.groups.list(states=request.states_filter, types=request.types_filter):
+        await rows.pause()
+        if node.resources.visible(context.caller, ResourceType.GROUP, (row.group_id,), context.api.on_group):
+            response.groups.append(
+                ListedGroup(
+                    group_id=row.group_id,
+                    protocol_type=row.protocol_type,
+                    group_state=row.state.value,
+                    group_type=row.group_type,
+                )
             )
-            for row in found
-            if row.group_id in visible
-        ],
-    )
+    if not node.groups.cores.all_online:
+        response.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return response
 
 
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
@@ -57,11 +56,12 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
 
 
 async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) -> DescribedGroup:
+    await rows.pause()
     try:
         context.check_group(group_id)
         group = context.node.groups.describe(group_id)
         rows.reserve(1 + (len(group.members) if group is not None else 0))
-        await rows.pause(1 + (len(group.members) if group is not None else 0))
+        await rows.pause(len(group.members) if group is not None else 0)
     except KafkaError as mistake:
         return DescribedGroup(
             group_id=group_id, group_state=DEAD, error_code=mistake.code, error_message=mistake.message
@@ -71,8 +71,10 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
             is_share = context.node.queues.share_groups.is_known(group_id)
             described = f"{group_id!r} is a share group: use ShareGroupDescribe"
             message = described if is_share else f"there is no group {group_id!r}"
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-            return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
+            unknown = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+            return DescribedGroup(
+                group_id=group_id, group_state=DEAD, error_code=unknown.code, error_message=unknown.message
+            )
         return DescribedGroup(group_id=group_id, group_state=DEAD)
     return DescribedGroup(
         group_id=group_id,
@@ -94,7 +96,10 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
 
 
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    codes = {name: await _delete(context, name) for name in dict.fromkeys(request.groups_names)}
+    codes, rows = dict[str, ErrorCode](), ResponseRows(context)
+    for name in dict.fromkeys(request.groups_names):
+        codes[name] = await _delete(context, name)
+        await rows.pause(ROWS_PER_DELETION)
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names]
     )

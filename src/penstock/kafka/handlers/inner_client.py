@@ -15,11 +15,13 @@ from typing import TypeVar, cast
 from penstock.errors import ErrorCode, NotExecuted
 from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.registry import find_api
-from penstock.kafka.wire import ApiKey, Message, decode_request, decode_request_header, encode_response, join
+from penstock.kafka.handlers.rows import decode_off_loop, encode_off_loop
+from penstock.kafka.wire import ApiKey, Message, decode_request_header, join
 from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.methods import Method
+from penstock.node.memory import Reservation, unlimited
 from penstock.types import Caller, GroupId, NodeId, Operation
 
 M = TypeVar("M", bound=Message)
@@ -74,9 +76,11 @@ class Inside:
 class InnerClient:
     """Asks on behalf of one caller. Lives on the node's event loop."""
 
-    def __init__(self, node: Node, caller: Caller) -> None:
+    def __init__(self, node: Node, caller: Caller, memory: Reservation | None = None) -> None:
+        """`memory` is where records are reserved that this node reads for a response."""
         self.node = node
         self.caller = caller
+        self._memory = memory
 
     async def ask(
         self,
@@ -123,7 +127,7 @@ class InnerClient:
         response = await self.node.calls.ask(
             target,
             method,
-            KafkaRequest(key, VERSIONS[key], request),
+            KafkaRequest(key, VERSIONS[key], request, self._memory if key == ApiKey.FETCH else None),
             caller=self.caller,
             wait_ms=wait_ms,
             code_of=None if code_of is None else lambda response: code_of(cast(M, response.body)),
@@ -161,13 +165,13 @@ class KafkaCalls:
         if not api.controller:
             message = f"API {header.api_key} is forwarded, but is not one that only the controller serves"
             raise NotExecuted(ErrorCode.UNSUPPORTED_VERSION, message)
-        response = await self._run(api, header.api_version, decode_request(header, frame), caller)
-        pieces = encode_response(header.api_key, header.api_version, header.correlation_id, response)
-        return memoryview(join(pieces))
+        request = await decode_off_loop(header, frame, api.names)
+        response = await self._run(api, header.api_version, request, caller)
+        return memoryview(join(await encode_off_loop(header, response)))
 
     async def _answer(self, caller: Caller, request: KafkaRequest) -> KafkaResponse:
         api = self._api(request.api_key, request.version)
-        response = await self._run(api, request.version, request.body, caller)
+        response = await self._run(api, request.version, request.body, caller, request.memory)
         return KafkaResponse(request.api_key, request.version, response)
 
     def _api(self, key: int, version: int) -> Api:
@@ -176,7 +180,14 @@ class KafkaCalls:
             raise NotExecuted(ErrorCode.UNSUPPORTED_VERSION, f"API {key} version {version} is not offered")
         return api
 
-    async def _run(self, api: Api, version: int, request: Message, caller: Caller) -> Message:
+    async def _run(
+        self,
+        api: Api,
+        version: int,
+        request: Message,
+        caller: Caller,
+        memory: Reservation | None = None,
+    ) -> Message:
         node = self._node
         if not node.ready:
             message = f"node {node.node_id} is starting or stopping"
@@ -185,7 +196,13 @@ class KafkaCalls:
             node.metadata.check_controller()
         connection = Inside()
         context = RequestContext(
-            node=node, connection=connection, caller=caller, api=api, api_version=version
+            node=node,
+            connection=connection,
+            caller=caller,
+            api=api,
+            api_version=version,
+            is_checked=False,
+            memory=memory if memory is not None else unlimited(),
         )
         try:
             response = api.handler(context, request)

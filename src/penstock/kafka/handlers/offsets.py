@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.names import repeated
-from penstock.kafka.handlers.rows import ResponseRows
+from penstock.kafka.handlers.rows import SLICE_ROWS, ResponseRows
 from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -39,11 +39,11 @@ response: most wait 10 s or more for one."""
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    await _flush_first(context, request)
     isolation, rows = Isolation.from_wire(request.isolation_level), ResponseRows(context)
     twice = repeated(
         (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     )
+    await _flush_first(context, request, twice)
     answers: list[ListOffsetsTopicResponse] = []
     for topic in request.topics:
         answer = ListOffsetsTopicResponse(name=topic.name)
@@ -63,10 +63,19 @@ def _repeated(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
 
 
-async def _flush_first(context: RequestContext, request: ListOffsetsRequest) -> None:
+async def _flush_first(context: RequestContext, request: ListOffsetsRequest, twice: set[Hashable]) -> None:
     """Waits for the flush of the records that are in the logs now. Some of their producers may have an answer
     (acks=1): one that asks for the end of the log, or for a time, expects to find its records."""
-    unflushed = list(_unflushed(context, request))
+    wanted = [
+        (topic.name, row)
+        for topic in request.topics
+        for row in topic.partitions
+        if (topic.name, row.partition_index) not in twice
+    ]
+    unflushed = list(_unflushed(context, wanted[:SLICE_ROWS]))
+    for start in range(SLICE_ROWS, len(wanted), SLICE_ROWS):
+        await asyncio.sleep(0)
+        unflushed += _unflushed(context, wanted[start : start + SLICE_ROWS])
     if unflushed:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_WAIT_SECONDS):
@@ -74,19 +83,18 @@ async def _flush_first(context: RequestContext, request: ListOffsetsRequest) -> 
                     await partition.flushed_to(end)
 
 
-def _unflushed(context: RequestContext, request: ListOffsetsRequest) -> Iterator[tuple[Partition, Offset]]:
+def _unflushed(
+    context: RequestContext, rows: Iterable[tuple[str, ListOffsetsPartition]]
+) -> Iterator[tuple[Partition, Offset]]:
     """Lone replicas whose log goes on above the watermark, and the end of their log, where the answer depends on it.
     With several replicas, acks=1 promises nothing about the watermark, in Kafka neither."""
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-                continue
-            with suppress(KafkaError):  # its row of the response will say so
-                partition = context.led_partition(
-                    topic.name, wanted.partition_index, wanted.current_leader_epoch
-                )
-                if not partition.is_replicated and partition.high_watermark < partition.log.end_offset:
-                    yield partition, partition.log.end_offset
+    for topic, wanted in rows:
+        if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            continue
+        with suppress(KafkaError):  # its row of the response will say so
+            partition = context.led_partition(topic, wanted.partition_index, wanted.current_leader_epoch)
+            if not partition.is_replicated and partition.high_watermark < partition.log.end_offset:
+                yield partition, partition.log.end_offset
 
 
 def _list_one(

@@ -17,6 +17,7 @@ from penstock.cluster import (
 )
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import describe_quorum as quorum
 from penstock.kafka.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -191,15 +192,14 @@ async def alter_partition_reassignments(
         return AlterPartitionReassignmentsResponse(
             error_code=refused.code, error_message=refused.message, responses=[]
         )
+    may_change_factor, rows = request.allow_replication_factor_change, ResponseRows(context)
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
+        allow_replication_factor_change=may_change_factor,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _reassignment(
-                        context.node, topic.name, row, request.allow_replication_factor_change
-                    )
+                    await _reassignment(context.node, topic.name, row, may_change_factor, rows)
                     for row in topic.partitions
                 ],
             )
@@ -209,10 +209,11 @@ async def alter_partition_reassignments(
 
 
 async def _reassignment(
-    node: Node, topic: str, wanted: ReassignablePartition, may_change_factor: bool
+    node: Node, topic: str, wanted: ReassignablePartition, may_change_factor: bool, rows: ResponseRows
 ) -> ReassignablePartitionResponse:
     """Moving a partition to where it is succeeds, as it does in Kafka; null cancels a move."""
     answer = ReassignablePartitionResponse(partition_index=wanted.partition_index)
+    await rows.pause()
     try:
         await node.metadata.change(
             lambda state: reassign(
@@ -231,23 +232,26 @@ async def _reassignment(
     return answer
 
 
-def alter_replica_log_dirs(
+async def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
+    rows = ResponseRows(context)
     return AlterReplicaLogDirsResponse(
-        results=[_moved(context, row.path, topic) for row in request.dirs for topic in row.topics]
+        results=[await _moved(context, row.path, topic, rows) for row in request.dirs for topic in row.topics]
     )
 
 
-def _moved(
-    context: RequestContext, path: str, topic: AlterReplicaLogDirTopic
+async def _moved(
+    context: RequestContext, path: str, topic: AlterReplicaLogDirTopic, rows: ResponseRows
 ) -> AlterReplicaLogDirTopicResult:
     results, node = [], context.node
+    await rows.pause()
     for index in topic.partitions:
+        await rows.pause()
         code = ErrorCode.NONE if path == node.config.log_dir else ErrorCode.LOG_DIR_NOT_FOUND
         try:
             _topic_of(context.cluster(), topic.name, index)
-            if index not in node.partitions.held(topic.name):
+            if not node.partitions.holds(topic.name, index):
                 code = ErrorCode.REPLICA_NOT_AVAILABLE
         except KafkaError as refused:
             code = refused.code
@@ -258,7 +262,7 @@ def _moved(
 # --- DescribeQuorum
 
 
-def describe_quorum(
+async def describe_quorum(
     context: RequestContext, request: quorum.DescribeQuorumRequest
 ) -> quorum.DescribeQuorumResponse:
     node = context.node
@@ -268,11 +272,15 @@ def describe_quorum(
         return quorum.DescribeQuorumResponse(
             error_code=refused.code, error_message=refused.message, topics=[]
         )
+    rows = ResponseRows(context)
     return quorum.DescribeQuorumResponse(
         topics=[
             quorum.ResponseTopicData(
                 topic_name=topic.topic_name,
-                partitions=[_quorum(node, topic.topic_name, row.partition_index) for row in topic.partitions],
+                partitions=[
+                    await _quorum(node, topic.topic_name, row.partition_index, rows)
+                    for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ],
@@ -286,7 +294,8 @@ def describe_quorum(
     )
 
 
-def _quorum(node: Node, topic: str, index: int) -> quorum.ResponsePartitionData:
+async def _quorum(node: Node, topic: str, index: int, rows: ResponseRows) -> quorum.ResponsePartitionData:
+    await rows.pause()
     if (topic, index) != (METADATA_TOPIC, 0):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return quorum.ResponsePartitionData(partition_index=index, error_code=code, leader_id=-1)
@@ -294,14 +303,14 @@ def _quorum(node: Node, topic: str, index: int) -> quorum.ResponsePartitionData:
     if not partition.leads:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return quorum.ResponsePartitionData(partition_index=index, error_code=code, leader_id=-1)
-    rows = partition.replica.progress()
+    replicas = partition.replica.progress()
     return quorum.ResponsePartitionData(
         partition_index=index,
         leader_id=node.node_id,
         leader_epoch=partition.term,
         high_watermark=partition.high_watermark,
-        current_voters=[_replica_state(node, row) for row in rows if not row.learner],
-        observers=[_replica_state(node, row) for row in rows if row.learner],
+        current_voters=[_replica_state(node, row) for row in replicas if not row.learner],
+        observers=[_replica_state(node, row) for row in replicas if row.learner],
     )
 
 

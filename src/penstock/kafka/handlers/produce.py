@@ -39,9 +39,12 @@ LOWEST_VERSION = 3
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
 NO_TRANSACTIONS = "this broker has no transactions: leave transactional.id out"
-RECORDS_PER_BYTE_MAX = 1000
-"""No codec packs records more densely (a record has seven bytes at least); a larger count is wrong and would make
-offsets jump."""
+
+SLICE_BATCHES = 250
+"""Batches that are appended without a pause: one takes about 50 µs, and a request of 7 MB can hold 100,000."""
+
+HINTED_ROWS = 1_000
+"""Finding a leader takes about 20 µs."""
 
 _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 
@@ -49,9 +52,12 @@ _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Coroutine[None, None, ProduceResponse | None] | None:
-    """All batches are appended before this returns; the coroutine waits for their commits. The exception are partitions
-    whose new leader still reads message ids back: then the coroutine appends, and no later request overtakes it."""
+    """All batches are appended before this returns; the coroutine waits for their commits. The exceptions are
+    partitions whose new leader still reads message ids back, and requests with very many batches: then the coroutine
+    appends, and no later request overtakes it."""
     work = _Production(context, request, TopicRules())
+    if sum([1 + len(topic.partition_data) for topic in request.topic_data]) > SLICE_BATCHES:
+        return work.append_in_slices(context.connection.hold())
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -141,6 +147,32 @@ class _Production(msgspec.Struct):
                 self.waiting.append((row, committed))
         return row
 
+    async def append_in_slices(self, let_go: Callable[[], None]) -> ProduceResponse | None:
+        """Lets others run after every SLICE_BATCHES batches."""
+        response, count = ProduceResponse(responses=[]), 0
+        try:
+            for topic in self.request.topic_data:
+                answer = TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=[]
+                )
+                response.responses.append(answer)
+                for data in topic.partition_data:
+                    row = PartitionProduceResponse(index=data.index)
+                    answer.partition_responses.append(self.append(topic.name, topic.topic_id, data, row))
+                    count += 1
+                    if count % SLICE_BATCHES == 0:
+                        await asyncio.sleep(0)
+                count += 1  # there may be topics without batches
+                if count % SLICE_BATCHES == 0:
+                    await asyncio.sleep(0)
+            if self.delayed:
+                return await self.append_delayed(response, let_go)
+        finally:
+            let_go()
+        if self.waiting:
+            return await _await_commits(self.context, response, self.waiting, self.request.timeout_ms)
+        return self.conclude(response)
+
     async def append_delayed(
         self, response: ProduceResponse, let_go: Callable[[], None]
     ) -> ProduceResponse | None:
@@ -197,7 +229,8 @@ def _name_records(refused: RefusedRecords) -> list[BatchIndexAndErrorMessage]:
 
 
 def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceResponse:
-    """Adds the current leader to each refusal that sends the client to another node."""
+    """Adds the current leader to each refusal that sends the client to another node; of very many, to the first ones:
+    without a hint, clients ask for metadata."""
     rows = [
         (topic, row)
         for topic in response.responses
@@ -207,7 +240,7 @@ def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceRe
     if not rows:
         return response
     hints = Hints(context)
-    for topic, row in rows:
+    for topic, row in rows[:HINTED_ROWS]:
         if (hint := hints.find(row.error_code, topic.name, topic.topic_id, row.index)) is not None:
             row.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
     response.node_endpoints = [
@@ -245,11 +278,6 @@ def _checked(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"{partition.name}: a batch of {size} bytes, expected at most "
             f"max.message.bytes={partition.config.max_message_bytes}",
-        )
-    if header.record_count > size * RECORDS_PER_BYTE_MAX:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"{partition.name}: {size} bytes cannot hold {header.record_count} records",
         )
     if attributes & TRANSACTIONAL_BIT:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)

@@ -34,10 +34,10 @@ async def describe_producers(
 
 
 async def _describe(context: RequestContext, topic: str, index: int, rows: ResponseRows) -> PartitionResponse:
+    await rows.pause()
     try:
         partition = context.led_partition(topic, index, ANY_EPOCH)
         producers = await rows.build(_state, list(partition.log.producers.rows()))
-        await rows.pause()
     except KafkaError as refused:
         return PartitionResponse(
             partition_index=index, error_code=refused.code, error_message=refused.message

@@ -68,8 +68,10 @@ _TABLE: dict[ApiKey, Api] = {
         large=True,
     ),
     ApiKey.API_VERSIONS: Api(0, 4, "api_versions"),
-    ApiKey.CREATE_TOPICS: Api(2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True),
-    ApiKey.DELETE_TOPICS: Api(1, 6, "topics", on_topic=DELETE, controller=True),
+    ApiKey.CREATE_TOPICS: Api(
+        2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True, large=True
+    ),
+    ApiKey.DELETE_TOPICS: Api(1, 6, "topics", on_topic=DELETE, controller=True, large=True),
     ApiKey.DELETE_RECORDS: Api(
         0, 2, "topics", on_topic=DELETE, names=(Names("topics", ("name",), _PARTITIONS),)
     ),
@@ -105,7 +107,7 @@ _TABLE: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_LOG_DIRS: Api(
         1, 4, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
     ),
-    ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True),
+    ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True, large=True),
     ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE, names=(Names("groups_names"),)),
     ApiKey.ELECT_LEADERS: Api(
         0,

@@ -71,6 +71,7 @@ async def share_group_describe(
 
 
 async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) -> describing.DescribedGroup:
+    await rows.pause()
     try:
         context.check_group(group_id)
         group = context.node.queues.share_groups.describe(group_id)
@@ -78,7 +79,7 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
             message = f"there is no share group {group_id!r}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
         rows.reserve(1 + len(group.members))
-        await rows.pause(1 + len(group.members))
+        await rows.pause(len(group.members))
         for name in {name for member in group.members for name in member.topics}:
             context.check_topic_name(name)
     except KafkaError as mistake:

@@ -9,9 +9,11 @@ from uuid import UUID
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import ShareGroupDescription
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsResponse,
     AlterShareGroupOffsetsResponsePartition,
     AlterShareGroupOffsetsResponseTopic,
@@ -33,23 +35,29 @@ from penstock.node.calls.messages.queues import QueueDescription
 from penstock.types import ResourceType
 
 NO_OFFSET = -1
+ROWS_PER_GROUP = 20
+"""Asking for the stored state of a group takes as long as so many rows."""
 
 
 async def describe_share_group_offsets(
     context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    groups = [await _describe(context, group) for group in request.groups]
+    rows = ResponseRows(context)
+    groups = [await _describe(context, group, rows) for group in request.groups]
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _describe(
-    context: RequestContext, wanted: DescribeShareGroupOffsetsRequestGroup
+    context: RequestContext, wanted: DescribeShareGroupOffsetsRequestGroup, rows: ResponseRows
 ) -> DescribeShareGroupOffsetsResponseGroup:
+    await rows.pause(ROWS_PER_GROUP)
     try:
         _find_group(
             context, wanted.group_id
         )  # as in Kafka, a group that does not exist has no offsets, and no error
-        descriptions = await context.node.queues.overview.descriptions(wanted.group_id, caller=context.caller)
+        descriptions = await context.node.queues.overview.descriptions(
+            wanted.group_id, caller=context.caller, counted=True
+        )
     except KafkaError as mistake:
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=wanted.group_id, error_code=mistake.code, error_message=mistake.message
@@ -62,16 +70,17 @@ async def _describe(
         places = [place for place in found if place[0] in visible]
     else:
         places = [(topic.topic_name, index) for topic in wanted.topics for index in topic.partitions]
-    rows: dict[str, list[DescribeShareGroupOffsetsResponsePartition]] = {}
+    topics: dict[str, list[DescribeShareGroupOffsetsResponsePartition]] = {}
     for topic, index in places:
-        rows.setdefault(topic, []).append(_row(context, topic, index, found.get((topic, index))))
+        topics.setdefault(topic, []).append(_row(context, topic, index, found.get((topic, index))))
+        await rows.pause()
     return DescribeShareGroupOffsetsResponseGroup(
         group_id=wanted.group_id,
         topics=[
             DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name, topic_id=_topic_id(context, name), partitions=partitions
             )
-            for name, partitions in rows.items()
+            for name, partitions in topics.items()
         ],
     )
 
@@ -126,35 +135,40 @@ async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
     """A group that does not exist is created, unless the request names no partition that exists."""
-    node = context.node
+    node, rows = context.node, ResponseRows(context)
     try:
         group = _find_group(context, request.group_id)
         if group is not None:
             _check_empty(group)
-        elif _names_a_partition(context, request):
+        elif await _names_a_partition(context, request, rows):
             await node.queues.share_groups.create(request.group_id)
     except KafkaError as mistake:
         return AlterShareGroupOffsetsResponse(error_code=mistake.code, error_message=mistake.message)
     answers: list[AlterShareGroupOffsetsResponseTopic] = []
     for topic in request.topics:
-        rows = [
-            await _alter(context, request.group_id, topic.topic_name, row.partition_index, row.start_offset)
-            for row in topic.partitions
-        ]
-        if altered := sum(row.error_code == ErrorCode.NONE for row in rows):
+        partitions = []
+        for row in topic.partitions:
+            partitions.append(await _alter(context, request.group_id, topic.topic_name, row))
+            await rows.pause()
+        if altered := sum(row.error_code == ErrorCode.NONE for row in partitions):
             facts = {"group": request.group_id, "topic": topic.topic_name, "partitions": altered}
             node.events.tell("queue.reset", **facts, reason="its offsets were altered")
         answers.append(
             AlterShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name, topic_id=_topic_id(context, topic.topic_name), partitions=rows
+                topic_name=topic.topic_name,
+                topic_id=_topic_id(context, topic.topic_name),
+                partitions=partitions,
             )
         )
     return AlterShareGroupOffsetsResponse(responses=answers)
 
 
-def _names_a_partition(context: RequestContext, request: AlterShareGroupOffsetsRequest) -> bool:
+async def _names_a_partition(
+    context: RequestContext, request: AlterShareGroupOffsetsRequest, rows: ResponseRows
+) -> bool:
     for topic in request.topics:
         for row in topic.partitions:
+            await rows.pause()
             with suppress(KafkaError):
                 context.topic_of(topic.topic_name, row.partition_index)
                 return True
@@ -162,8 +176,9 @@ def _names_a_partition(context: RequestContext, request: AlterShareGroupOffsetsR
 
 
 async def _alter(
-    context: RequestContext, group_id: str, name: str, index: int, start_offset: int
+    context: RequestContext, group_id: str, name: str, wanted: AlterShareGroupOffsetsRequestPartition
 ) -> AlterShareGroupOffsetsResponsePartition:
+    index, start_offset = wanted.partition_index, wanted.start_offset
     try:
         topic = context.topic_of(name, index)
         if start_offset < 0:
@@ -179,7 +194,7 @@ async def _alter(
 async def delete_share_group_offsets(
     context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
-    node = context.node
+    node, rows = context.node, ResponseRows(context)
     try:
         group = _find_group(context, request.group_id)
         if group is None:
@@ -198,4 +213,5 @@ async def delete_share_group_offsets(
         except KafkaError as refused:
             answer.error_code, answer.error_message = refused.code, refused.message
         answers.append(answer)
+        await rows.pause()
     return DeleteShareGroupOffsetsResponse(responses=answers)

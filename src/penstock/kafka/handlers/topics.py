@@ -6,14 +6,24 @@ A request may name many topics; each succeeds or fails by itself, and all that s
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
-from penstock.cluster import ClusterState, MetadataRecord, NewTopic, Topic, TopicCreated, decisions
+from penstock.cluster import (
+    ClusterState,
+    MetadataRecord,
+    NewTopic,
+    PlacementRules,
+    Topic,
+    TopicCreated,
+    decisions,
+)
+from penstock.config import TOPIC_CONFIGS
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.offsets import FLUSH_WAIT_SECONDS
+from penstock.kafka.handlers.rows import SLICE_ROWS, ResponseRows
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -48,8 +58,17 @@ log = logging.getLogger("penstock.kafka")
 
 Records = Sequence[MetadataRecord]
 
+DECIDED_IN_LOOP = 200
+"""Partitions. A new topic takes the event loop some 100 µs, each of its partitions up to 30 µs."""
+
+CONFIGS_SINCE_VERSION = 5
+"""The response of CreateTopics has each topic's configs since then."""
+
 ALL_RECORDS = -1
 """Instead of an offset, in DeleteRecords."""
+
+
+Decision = Callable[[ClusterState, PlacementRules], Records]
 
 
 class _Change:
@@ -58,31 +77,44 @@ class _Change:
     def __init__(self, node: Node, *, validate_only: bool = False) -> None:
         self._node = node
         self.validate_only = validate_only
-        self._wanted: list[tuple[int, Callable[[ClusterState], Records]]] = []
+        self._wanted: list[tuple[int, Decision]] = []
+        self._partitions = 0
         self.errors: dict[int, KafkaError] = {}
         self.decided: dict[int, Records] = {}
 
-    def add(self, index: int, decide: Callable[[ClusterState], Records]) -> None:
+    def add(self, index: int, decide: Decision, partitions: int = 1) -> None:
+        """`partitions`: so many are placed."""
         self._wanted.append((index, decide))
+        self._partitions += max(1, partitions)
+
+    def refuse(self, index: int, error: KafkaError) -> None:
+        """Without its traceback, which holds frames: of thousands of refusals they would be much garbage to search."""
+        self.errors[index] = error.with_traceback(None)
 
     async def commit(self) -> None:
         try:
-            await self._node.metadata.change(self._decide_all)
+            await self._node.metadata.change(self._decide)
         except KafkaError as refused:  # not the controller, or no longer
             self.errors |= {index: refused for index, _ in self._wanted if index not in self.errors}
         except StorageError as refused:
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(refused))
             self.errors |= dict.fromkeys(self.decided, error)
 
-    def _decide_all(self, state: ClusterState) -> list[MetadataRecord]:
+    def _decide(self, state: ClusterState) -> Records | Awaitable[Records]:
+        """On a copy, where each decision sees the results of those before it: used limits, names that collide. Many
+        decisions are made in a thread."""
+        trial, rules = state.copy(), self._node.controller.rules
+        if self._partitions <= DECIDED_IN_LOOP:
+            return self._decide_all(trial, rules)
+        return asyncio.get_running_loop().run_in_executor(None, self._decide_all, trial, rules)
+
+    def _decide_all(self, trial: ClusterState, rules: PlacementRules) -> Records:
         records: list[MetadataRecord] = []
-        # On a copy, where each decision sees the results of those before it: used limits, names that collide.
-        trial = state.copy()
         for index, decide in self._wanted:
             try:
-                self.decided[index] = decide(trial)
+                self.decided[index] = decide(trial, rules)
             except KafkaError as mistake:
-                self.errors[index] = mistake
+                self.refuse(index, mistake)
                 continue
             for record in self.decided[index]:
                 trial.apply(record)
@@ -117,22 +149,30 @@ def _duplicate(name: str) -> KafkaError:
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     change = _Change(context.node, validate_only=request.validate_only)
     twice = _twice(topic.name for topic in request.topics)
+    rows = ResponseRows(context)
     for index, topic in enumerate(request.topics):
         try:
             context.node.resources.check_create_topic(context.caller, topic.name)
             if topic.name in twice:
                 raise _duplicate(topic.name)
-            change.add(index, _creation(context.node, topic))
+            rows.reserve(1)
+            change.add(index, _creation(topic), max(topic.num_partitions, len(topic.assignments)))
         except KafkaError as refused:
-            change.errors[index] = refused
+            change.refuse(index, refused)
+        await rows.pause()
     await change.commit()
     await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
-    return CreateTopicsResponse(
-        topics=[_created(context.node, topic, index, change) for index, topic in enumerate(request.topics)]
-    )
+    response = CreateTopicsResponse(topics=[])
+    for index, topic in enumerate(request.topics):
+        response.topics.append(result := _created(topic, index, change))
+        if context.api_version >= CONFIGS_SINCE_VERSION and result.error_code == ErrorCode.NONE:
+            _describe(context, result, _created_record(change, index), rows)
+            await rows.pause(len(TOPIC_CONFIGS))
+        await rows.pause()
+    return response
 
 
-def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Records]:
+def _creation(topic: CreatableTopic) -> Decision:
     new_topic = NewTopic(
         name=topic.name,
         topic_id=uuid4(),
@@ -141,34 +181,50 @@ def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Rec
         assignments={row.partition_index: row.broker_ids for row in topic.assignments},
         configs={config.name: config.value for config in topic.configs},
     )
-    return lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
+    return lambda state, rules: decisions.create_topic(state, new_topic, rules)
 
 
-def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> CreatableTopicResult:
+def _created(topic: CreatableTopic, index: int, change: _Change) -> CreatableTopicResult:
     error = change.errors.get(index)
     if error is not None:
         return CreatableTopicResult(
             name=topic.name, error_code=error.code, error_message=error.message, configs=None
         )
-    record = change.decided[index][0]
-    assert isinstance(record, TopicCreated)
+    record = _created_record(change, index)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=record.topic_id,
         error_code=ErrorCode.NONE,
         num_partitions=len(record.assignments),
         replication_factor=len(record.assignments[0]),
-        configs=[
-            CreatableTopicConfigs(
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in node.resources.topic_configs(record.configs)
-        ],
     )
+
+
+def _created_record(change: _Change, index: int) -> TopicCreated:
+    record = change.decided[index][0]
+    assert isinstance(record, TopicCreated)
+    return record
+
+
+def _describe(
+    context: RequestContext, result: CreatableTopicResult, record: TopicCreated, rows: ResponseRows
+) -> None:
+    """Adds the topic's configs, if the response has room for them: the topic exists in any case."""
+    try:
+        rows.reserve(len(TOPIC_CONFIGS))
+    except KafkaError as refused:
+        result.configs, result.topic_config_error_code = None, refused.code
+        return
+    result.configs = [
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in context.node.resources.topic_configs(record.configs)
+    ]
 
 
 # --- DeleteTopics
@@ -178,28 +234,32 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
     # Newer versions have `topics`, older ones `topic_names`.
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     change = _Change(context.node)
+    rows = ResponseRows(context)
     found: dict[int, Topic] = {}
     for index, topic in enumerate(wanted):
         try:
+            rows.reserve(1)
             found[index] = context.named_topic(topic.name, topic.topic_id)
         except KafkaError as mistake:
-            change.errors[index] = mistake
+            change.refuse(index, mistake)
+        await rows.pause()
     twice = _twice(topic.name for topic in found.values())
     for index, known in found.items():
         if known.name in twice:
-            change.errors[index] = _duplicate(known.name)
+            change.refuse(index, _duplicate(known.name))
         else:
             change.add(index, _deletion(known.name))
+        await rows.pause()
     await change.commit()
-    return DeleteTopicsResponse(
-        responses=[
-            _deleted(topic, found.get(index), change.errors.get(index)) for index, topic in enumerate(wanted)
-        ]
-    )
+    response = DeleteTopicsResponse(responses=[])
+    for index, topic in enumerate(wanted):
+        response.responses.append(_deleted(topic, found.get(index), change.errors.get(index)))
+        await rows.pause()
+    return response
 
 
-def _deletion(name: str) -> Callable[[ClusterState], Records]:
-    return lambda state: decisions.delete_topic(state, name)
+def _deletion(name: str) -> Decision:
+    return lambda state, _: decisions.delete_topic(state, name)
 
 
 def _deleted(wanted: DeleteTopicState, topic: Topic | None, error: KafkaError | None) -> DeletableTopicResult:
@@ -219,25 +279,30 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     change = _Change(context.node, validate_only=request.validate_only)
     twice = _twice(topic.name for topic in request.topics)
+    rows = ResponseRows(context)
     for index, topic in enumerate(request.topics):
         try:
+            rows.reserve(1)
             context.check_topic_name(topic.name)
             if topic.name in twice:
                 raise _duplicate(topic.name)
-            change.add(index, _growth(context.node, topic))
+            change.add(index, _growth(topic), topic.count)
         except KafkaError as refused:
-            change.errors[index] = refused
+            change.refuse(index, refused)
+        await rows.pause()
     await change.commit()
     await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
-    return CreatePartitionsResponse(
-        results=[_grown(topic, change.errors.get(index)) for index, topic in enumerate(request.topics)]
-    )
+    response = CreatePartitionsResponse(results=[])
+    for index, topic in enumerate(request.topics):
+        response.results.append(_grown(topic, change.errors.get(index)))
+        await rows.pause()
+    return response
 
 
-def _growth(node: Node, topic: CreatePartitionsTopic) -> Callable[[ClusterState], Records]:
+def _growth(topic: CreatePartitionsTopic) -> Decision:
     assignments = None if topic.assignments is None else [row.broker_ids for row in topic.assignments]
-    return lambda state: decisions.create_partitions(
-        state, topic.name, topic.count, node.controller.rules, assignments
+    return lambda state, rules: decisions.create_partitions(
+        state, topic.name, topic.count, rules, assignments
     )
 
 
@@ -253,9 +318,12 @@ def _grown(topic: CreatePartitionsTopic, error: KafkaError | None) -> CreatePart
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Answers when the replicas know too: no reader should see deleted records again after a change of leader."""
     wanted = [(topic.name, row) for topic in request.topics for row in topic.partitions]
-    results = await asyncio.gather(
-        *(_delete_before(context, name, row, request.timeout_ms) for name, row in wanted)
-    )
+    results: list[DeleteRecordsPartitionResult] = []
+    for start in range(0, len(wanted), SLICE_ROWS):
+        part = wanted[start : start + SLICE_ROWS]
+        results += await asyncio.gather(
+            *(_delete_before(context, name, row, request.timeout_ms) for name, row in part)
+        )
     answered = iter(results)
     return DeleteRecordsResponse(
         topics=[

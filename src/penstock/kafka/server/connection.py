@@ -7,6 +7,11 @@ append yet holds back those behind it (`hold`): idempotent producers number thei
 
 Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
 while the client does not read its responses, and one that never does is closed by the listener's sweep.
+
+Memory (`node.memory`): everything that is held for the client is reserved in the listener's budget. A half-read request
+has the connection's reservation `_arriving`. A whole one has its own, in the queue and then in its slot, where the
+handler adds what it reads for the response. The bytes of a response belong to `_unsent` until the system has taken
+them.
 """
 
 import asyncio
@@ -23,8 +28,10 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from penstock.errors import KafkaError, ProtocolViolation
+from penstock.kafka.handlers.rows import encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header, encode_response
 from penstock.node.frames import FrameReader
+from penstock.node.memory import Reservation
 from penstock.types import ANONYMOUS, ANONYMOUS_PRINCIPAL, Caller
 
 if TYPE_CHECKING:
@@ -35,10 +42,6 @@ log = logging.getLogger("penstock.kafka")
 Buffers = list[bytes | bytearray | memoryview]
 Response = Coroutine[None, None, Message | Buffers | None]
 
-WRITE_HIGH_WATER = 512 * 1024
-"""Bytes that wait in user space for a client before nothing new is started for it."""
-
-
 _DIGITS = re.compile("[0-9]+")
 
 LINGER_NOT = struct.pack("ii", 1, 0)
@@ -46,21 +49,28 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 JOIN_UP_TO = 64 * 1024
 """Responses of at most this size together are copied into one buffer: cheaper than one more buffer for the kernel."""
 
+TURN_SECONDS = 0.01
+"""Produces that wait for nothing are started one after the other, for about so long; then others get their turn."""
+
+LARGE_REQUEST_BYTES = 64 * 1024
+"""A request of more than this may have a response of so many rows that it is encoded off the event loop."""
+
+WRITE_BYTES = 1024 * 1024
+"""Of more, the transport gets so many bytes at a time, or one larger piece: it gives their memory back when it has sent
+them all."""
+
 
 class _Slot(msgspec.Struct, eq=False):
     """One request in the order of responses: filled when the request is done."""
 
     header: RequestHeader
-    request_bytes: int
+    memory: Reservation
+    """Of the request and what was read for its response, then of the response."""
     started: float
     done: bool = False
     answer: Buffers | None = None
     task: asyncio.Task[None] | None = None
     waiting_for: Response | None = None
-
-    @property
-    def held_bytes(self) -> int:
-        return self.request_bytes + sum(len(piece) for piece in self.answer or ())
 
     def give_up(self) -> None:
         """The client has gone, and nothing waits for the response."""
@@ -68,25 +78,33 @@ class _Slot(msgspec.Struct, eq=False):
             self.task.cancel()
             if getcoroutinestate(self.waiting_for) == CORO_CREATED:
                 self.waiting_for.close()  # its task will never get to run it
+        self.memory.release()
 
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one client's connection. Owned by the event loop."""
 
     __slots__ = (
+        "_arriving",
         "_caller",
         "_client_id",
         "_draining_since",
         "_frames",
+        "_growing",
+        "_handed_over",
         "_holds",
         "_leaving",
         "_listener",
         "_lost",
+        "_moved",
+        "_paused",
+        "_pieces",
         "_queue",
         "_reading",
         "_sending",
         "_slots",
         "_transport",
+        "_unsent",
         "_when_closed",
         "client_software",
         "closed",
@@ -98,12 +116,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: "KafkaListener") -> None:
         self._listener = listener
-        self._frames = FrameReader(listener.scratch, listener.limits.max_request_bytes)
+        self._frames = FrameReader(listener.scratch, listener.max_request_bytes)
         self.get_buffer = self._frames.buffer  # type: ignore[method-assign]
         """The event loop calls it before each read."""
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
-        self._queue: deque[tuple[RequestHeader, bytearray]] = deque()
+        self._queue: deque[tuple[RequestHeader, bytearray, Reservation]] = deque()
+        self._arriving = listener.memory.reserve()
+        self._growing = False
+        """Whether a half-read request waits for memory."""
+        self._unsent = listener.memory.reserve()
+        self._pieces: Buffers = []
+        """Of responses, for the time when the transport has sent what it has."""
+        self._handed_over = 0
+        """Bytes that the transport has and has not sent."""
+        self._paused = False
+        self._moved = 0
+        """Bytes that came from the client, and that the transport got for it."""
         self._reading = True
         self._sending = False
         self._leaving = False
@@ -125,7 +154,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        # Any byte that the system does not take pauses writing: so the end of the pause tells that all were taken.
+        self._transport.set_write_buffer_limits(high=0)
         name = transport.get_extra_info("peername")
         if name:
             self.peer = f"{name[0]}:{name[1]}"
@@ -135,10 +165,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._queue.clear()
+        self._drop_queue()
         for slot in self._slots:
             slot.give_up()
         self._slots.clear()
+        self._pieces.clear()
+        self._arriving.release()
+        self._unsent.release()
         self._listener.forget(self)
         self._lost = True
         for callback in self._when_closed:
@@ -146,25 +179,41 @@ class Connection(asyncio.BufferedProtocol):
         self._when_closed.clear()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._listener.now
-        self._listener.metrics.bytes_in += nbytes
+        listener, frames = self._listener, self._frames
+        memory = listener.memory
+        self.last_active = listener.now
+        listener.metrics.bytes_in += nbytes
+        self._moved += nbytes
         try:
-            for frame in self._frames.filled(nbytes):
-                self._queue.append((decode_request_header(frame), frame))
+            for frame in frames.filled(nbytes):
+                header, size = decode_request_header(frame), len(frame)
+                memory.used += size - self._arriving.bytes
+                self._arriving.bytes = 0
+                self._queue.append((header, frame, Reservation(memory, size)))
         except ProtocolViolation as violation:
             self.close(str(violation))
             return
+        if frames.half is not None:
+            self._count_arriving()
+        if memory.used > memory.max_bytes:
+            listener.stop_reading()
         self._pump()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._draining_since = self._listener.now
+        self._paused = True
+        self._draining_since = self._draining_since or self._listener.now
 
     def resume_writing(self) -> None:
-        self._draining_since = 0.0
-        self._pump()
+        self._paused = False
+        self._unsent.give_back(self._handed_over)
+        self._handed_over = 0
+        self._write_pieces()
+        if not self._paused:
+            self._draining_since = 0.0
+            self._pump()
 
     # --- for the listener's sweep
 
@@ -180,9 +229,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def held_bytes(self) -> int:
         """Memory that the broker holds for this client."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        queued = sum(len(frame) for _, frame in self._queue)
-        return self._frames.waiting_bytes + queued + sum(slot.held_bytes for slot in self._slots) + unsent
+        requests = sum(memory.bytes for _, _, memory in self._queue)
+        return self._arriving.bytes + requests + sum(s.memory.bytes for s in self._slots) + self._unsent.bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """How much the client has sent and read so far: it does its part while this grows."""
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._moved - unread
 
     def close(self, reason: str) -> None:
         """Closes because of a client's mistake, with one log line for many connections with the same mistake."""
@@ -190,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.warnings.warn(_DIGITS.sub("#", reason), f"closing {self.peer}: {reason}")
             self.closed = True
             self.why_closed = reason
-            self._queue.clear()
+            self._drop_queue()
             self.abort()
 
     def reset(self, reason: str) -> None:
@@ -204,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         """The broker stops: responses that are ready are sent, then the connection is closed."""
         self.closed = True
         if self._transport is not None:
+            self._transport.writelines(self._pieces)
+            self._pieces = []
             self._transport.close()
 
     # --- for handlers
@@ -239,13 +295,26 @@ class Connection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Starts requests that may start now, and pauses or resumes reading."""
         queue, slots = self._queue, self._slots
+        began = 0.0
         while queue and not (self.closed or self._draining_since or self._holds):
             if slots and not self._may_overlap(queue[0][0]):
                 break
             self._start(*queue.popleft())
+            if slots:
+                began = began or slots[-1].started
+                if slots[-1].started - began > TURN_SECONDS and queue:
+                    self._listener.loop.call_soon(self._pump)
+                    break
+        self.set_reading()
+
+    def set_reading(self) -> None:
+        """Reads from the socket unless the client, its requests or the memory of all clients are in the way."""
+        listener = self._listener
         wanted = (
-            len(queue) < self._listener.limits.max_in_flight_requests_per_connection
+            len(self._queue) < listener.limits.max_in_flight_requests_per_connection
             and not self._draining_since
+            and not self._growing
+            and not listener.is_full
         )
         if wanted != self._reading and self._transport is not None and not self.closed:
             self._reading = wanted
@@ -262,14 +331,33 @@ class Connection(asyncio.BufferedProtocol):
             and len(self._slots) < self._listener.limits.max_in_flight_requests_per_connection
         )
 
-    def _start(self, header: RequestHeader, frame: bytearray) -> None:
+    def _count_arriving(self) -> None:
+        """Counts the buffer of a half-read request. If it is full, it needs more memory before more can be read."""
+        frames, memory = self._frames, self._arriving
+        memory.resize(frames.waiting_bytes)
+        if more := frames.wants:
+            large = memory.bytes + more > memory.budget.small
+            if not (memory.try_take_large(more) if large else memory.try_take(more)):
+                self._growing = True
+                memory.line_up(more, self._read_on, large=large)
+
+    def _read_on(self) -> None:
+        self._growing = False
+        self._listener.loop.call_soon(self.set_reading)
+
+    def _drop_queue(self) -> None:
+        for _, _, memory in self._queue:
+            memory.release()
+        self._queue.clear()
+
+    def _start(self, header: RequestHeader, frame: bytearray, memory: Reservation) -> None:
         """Handles a request at once if it need not wait; otherwise in a task of its own."""
-        slot = _Slot(header, len(frame), time.perf_counter())
+        slot = _Slot(header, memory, time.perf_counter())
         self._slots.append(slot)
         try:
             if header.client_id != self._client_id:
                 self._set_client_id(header.client_id)
-            answer = self._listener.dispatch(self, self._caller, header, memoryview(frame))
+            answer = self._listener.dispatch(self, self._caller, header, memoryview(frame), memory)
         except Exception as problem:  # noqa: BLE001 - `_fail` sorts it out
             self._fail(slot, problem)
             return
@@ -291,10 +379,18 @@ class Connection(asyncio.BufferedProtocol):
             answer = await response
             if isinstance(answer, Message):
                 header = slot.header
-                answer = encode_response(header.api_key, header.api_version, header.correlation_id, answer)
+                if slot.memory.bytes > LARGE_REQUEST_BYTES:
+                    answer = await encode_off_loop(header, answer)
+                else:
+                    answer = encode_response(
+                        header.api_key, header.api_version, header.correlation_id, answer
+                    )
             self._done(slot, answer)
         except Exception as problem:  # noqa: BLE001 - `_fail` sorts it out
             self._fail(slot, problem)
+        finally:
+            if self._lost:
+                slot.memory.release()
 
     def _fail(self, slot: _Slot, problem: Exception) -> None:
         """The client made a mistake, or this broker has a bug: both close this connection and no other."""
@@ -319,6 +415,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         slot.answer = answer
+        slot.memory.resize(sum(map(len, answer)) if answer is not None else 0)
         slot.done = True
         if not self._sending:
             self._sending = True
@@ -329,19 +426,46 @@ class Connection(asyncio.BufferedProtocol):
         self._sending = False
         slots = self._slots
         out: Buffers = []
+        size = 0
         while slots and slots[0].done:
-            answer = slots.popleft().answer
-            if answer is not None:
-                out.extend(answer)
+            slot = slots.popleft()
+            if slot.answer is not None:
+                out.extend(slot.answer)
+            size += slot.memory.bytes
+            slot.memory.bytes = 0
+        self._unsent.bytes += size
         if out and self._transport is not None and not self._transport.is_closing():
-            size = sum(len(piece) for piece in out)
             self._listener.metrics.bytes_out += size
-            if size <= JOIN_UP_TO:
+            if size <= JOIN_UP_TO and not self._paused:
                 self._transport.write(b"".join(out))
+                self._written(size)
             else:
-                self._transport.writelines(out)
+                self._pieces += out
+                self._write_pieces()
         if self._leaving and not slots:
-            self._queue.clear()
+            self._drop_queue()
             self.shut_down()
         if self._queue or not self._reading:
             self._pump()
+
+    def _write_pieces(self) -> None:
+        """Gives the transport as much as it takes."""
+        assert self._transport is not None
+        while self._pieces and not self._paused:
+            size = count = 0
+            while size < WRITE_BYTES and count < len(self._pieces):
+                size += len(self._pieces[count])
+                count += 1
+            some = self._pieces[:count]
+            del self._pieces[:count]
+            self._transport.writelines(some)
+            self._written(size)
+
+    def _written(self, size: int) -> None:
+        """The transport has the bytes. It has paused if the system did not take them all."""
+        self._moved += size
+        if self._paused:
+            self._handed_over = size
+        else:
+            self._unsent.bytes -= size
+            self._listener.memory.give_back(size)

@@ -3,29 +3,36 @@
 import asyncio
 import inspect
 import logging
-import resource
 import socket
-import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
-from penstock.kafka.handlers.rows import encode_off_loop
+from penstock.kafka.handlers.rows import ELEMENTS_ON_LOOP, decode_off_loop, encode_off_loop
 from penstock.kafka.server.connection import Connection
-from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, encode_response
-from penstock.node import Node
+from penstock.kafka.wire import (
+    ApiKey,
+    Message,
+    RequestHeader,
+    TooManyElements,
+    decode_request,
+    encode_response,
+)
+from penstock.node import Node, descriptors
 from penstock.node.calls import CONTROLLER, methods
 from penstock.node.frames import SCRATCH_SIZE
 from penstock.node.limited_log import LimitedLog
+from penstock.node.memory import Reservation, Turn
 from penstock.types import Caller
 
 log = logging.getLogger("penstock.kafka")
 
 SWEEP_SECONDS = 0.5
+MOVING_BYTES_MIN = 64 * 1024
+"""A client that sends and reads fewer bytes between two sweeps may be closed, if others wait for its memory."""
 BACKLOG = 1024
-FILES_KEPT_FOR_LOGS = 512
 STOP_SECONDS = 2.0
 """How long clients may take to read their last responses when the broker stops."""
 
@@ -39,7 +46,12 @@ class KafkaListener:
         self.node = node
         self.limits: Limits = node.config.limits
         self.metrics = node.metrics
-        self.max_connections = min(self.limits.max_connections, _files_for_connections())
+        self.memory = node.client_memory
+        self.max_request_bytes = min(self.limits.max_request_bytes, self.memory.large_max)
+        self.is_full = False
+        """Whether no socket is read, because clients hold all memory that they may."""
+        self._reading_again = self.memory.reserve()
+        self.max_connections = min(self.limits.max_connections, descriptors.for_kafka())
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
         self.warnings = LimitedLog(log, self.loop.time)
@@ -47,6 +59,9 @@ class KafkaListener:
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._waiting: dict[Turn, dict[Connection, int]] = {}
+        """The clients that were first in line for memory at the last sweep, and the bytes that each connection had
+        moved by then."""
         self._all_gone: asyncio.Future[None] | None = None
 
     async def start(self, listening: socket.socket) -> None:
@@ -99,36 +114,70 @@ class KafkaListener:
             self._all_gone.set_result(None)
 
     def _sweep(self) -> None:
-        """Twice a second: closes connections that are idle or do not read their responses and, when all together hold
-        too much memory, those that hold the most."""
+        """Twice a second: closes connections that are idle or do not read their responses."""
         self.now = self.loop.time()
         idle_before = self.now - self.limits.idle_timeout_ms / 1000
         stuck_before = self.now - self.limits.slow_drain_timeout_ms / 1000
-        holding: list[tuple[int, Connection]] = []
         for connection in list(self._connections):
             if connection.last_active < idle_before and not connection.busy:
                 connection.close(f"idle for limits.idle_timeout_ms={self.limits.idle_timeout_ms}")
             elif 0 < connection.stuck_since < stuck_before:
                 connection.reset(f"has not read its responses for {self.limits.slow_drain_timeout_ms} ms")
-            elif held := connection.held_bytes:
-                holding.append((held, connection))
-        self._shed(holding)
+        self._shed()
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _shed(self, holding: list[tuple[int, Connection]]) -> None:
-        total = sum(held for held, _ in holding)
-        if total <= self.limits.max_client_memory_bytes:
-            return
-        for held, connection in sorted(holding, key=lambda pair: pair[0], reverse=True):
-            connection.reset(f"holds {held} of {total} bytes, over limits.max_client_memory_bytes")
-            total -= held
-            if total <= self.limits.max_client_memory_bytes:
+    # --- memory
+
+    def stop_reading(self) -> None:
+        """Clients hold more than they may together: no more is read until they hold less."""
+        if not self.is_full:
+            self.is_full = True
+            for connection in self._connections:
+                connection.set_reading()
+            self._reading_again.line_up(0, self._read_again)
+
+    def _read_again(self) -> None:
+        self.is_full = False
+        for connection in self._connections:
+            connection.set_reading()
+
+    def _shed(self) -> None:
+        """If the client that is first in line for memory was so at the last sweep too, closes connections that have
+        moved hardly a byte since then, those that hold the most first, until there is enough for all in the line."""
+        waiting: dict[Turn, dict[Connection, int]] = {}
+        for turn in self.memory.first_turns:
+            before = self._waiting.get(turn)
+            if before is not None:
+                self._make_room(self.memory.missing_for(turn), before)
+            waiting[turn] = {connection: connection.moved_bytes for connection in self._connections}
+        self._waiting = waiting
+
+    def _make_room(self, wanted: int, moved_before: dict[Connection, int]) -> None:
+        """Spares clients that hold little, such as those that wait for records: half of the memory is free if all
+        connections hold no more than that."""
+        little = self.memory.max_bytes // (2 * self.max_connections)
+        slow = [
+            (connection.held_bytes, connection)
+            for connection, before in moved_before.items()
+            if not connection.closed and connection.moved_bytes - before < MOVING_BYTES_MIN
+        ]
+        for held, connection in sorted(slow, key=lambda pair: pair[0], reverse=True):
+            if wanted <= 0 or held <= little:
                 return
+            connection.reset(
+                f"holds {held} of {self.memory.used} bytes while others wait for some: {self.memory.name}"
+            )
+            wanted -= held
 
     # --- requests
 
     def dispatch(
-        self, connection: Connection, caller: Caller, header: RequestHeader, frame: memoryview
+        self,
+        connection: Connection,
+        caller: Caller,
+        header: RequestHeader,
+        frame: memoryview,
+        memory: Reservation,
     ) -> Buffers | Coroutine[None, None, Message | Buffers | None] | None:
         """Decodes and handles one request. Returns the encoded response, None if the client wants none, or a coroutine
         for the response (to be encoded then) if it has to wait for something."""
@@ -145,14 +194,23 @@ class KafkaListener:
             connection.send_away()
             return None
         context = RequestContext(
-            node=self.node, connection=connection, caller=caller, api=api, api_version=version
+            node=self.node,
+            connection=connection,
+            caller=caller,
+            api=api,
+            api_version=version,
+            memory=memory,
         )
         if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
             return self._forward(context, header, frame)
         if api.large:
             return self._answer_large(context, header, frame)
+        try:
+            request = decode_request(header, frame, ELEMENTS_ON_LOOP)
+        except TooManyElements:
+            return self._answer_many(context, header, frame, connection.hold())
         response: Message | Coroutine[None, None, Message | Buffers | None] | None
-        response = api.handler(context, decode_request(header, frame))
+        response = api.handler(context, request)
         if isinstance(response, Message):
             return encode_response(header.api_key, version, header.correlation_id, response)
         return response
@@ -160,9 +218,22 @@ class KafkaListener:
     async def _answer_large(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
     ) -> Message | Buffers | None:
-        response = context.api.handler(context, decode_request(header, frame))
+        request = await decode_off_loop(header, frame, context.api.names)
+        response = context.api.handler(context, request)
         answer: Message = await response if inspect.isawaitable(response) else response
         return await encode_off_loop(header, answer)
+
+    async def _answer_many(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, let_go: Callable[[], None]
+    ) -> Message | Buffers | None:
+        """A request of very many elements. No later one of the same client is handled before it."""
+        try:
+            request = await decode_off_loop(header, frame, context.api.names)
+            response = context.api.handler(context, request)
+        finally:
+            let_go()
+        answer = await response if inspect.isawaitable(response) else response
+        return await encode_off_loop(header, answer) if isinstance(answer, Message) else answer
 
     async def _forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
@@ -172,8 +243,10 @@ class KafkaListener:
             response = await self.node.calls.ask(CONTROLLER, methods.FORWARD, frame, caller=context.caller)
             return [response]
         except PenstockError as trouble:
-            log.info("API %s of %s was not forwarded: %s", header.api_key, context.connection.peer, trouble)
-        response = context.api.handler(context, decode_request(header, frame))
+            message = f"API {header.api_key} of {context.connection.peer} was not forwarded: {trouble}"
+            self.warnings.warn("not forwarded", message)
+        request = await decode_off_loop(header, frame, context.api.names)
+        response = context.api.handler(context, request)
         answer: Message | None = await response if inspect.isawaitable(response) else response
         return answer
 
@@ -184,11 +257,3 @@ class KafkaListener:
 
         response = unsupported_version(ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(header.api_key, 0, header.correlation_id, response)
-
-
-def _files_for_connections() -> int:
-    """How many of the process' file descriptors connections may take: logs need some, or nothing could be flushed."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return soft - max(soft // 4, min(FILES_KEPT_FOR_LOGS, soft // 2))

@@ -16,6 +16,7 @@ from penstock.kafka.wire.codec import (
     encode_response,
     join,
 )
+from penstock.kafka.wire.decoder import TooManyElements
 from penstock.kafka.wire.schema import NO_UUID, Message
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ApiKey",
     "Message",
     "RequestHeader",
+    "TooManyElements",
     "decode_message",
     "decode_request",
     "decode_request_header",

@@ -85,15 +85,16 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
 
-def decode_request(header: RequestHeader, frame: Buffer) -> Message:
-    """The request in a frame. Bytes after its last field are ignored, as Kafka does: librdkafka's request for all
-    topics has some (it writes the null array of Metadata v9 and later in four bytes instead of one)."""
+def decode_request(header: RequestHeader, frame: Buffer, max_elements: int = MAX_ELEMENTS) -> Message:
+    """The request in a frame; TooManyElements if its arrays have more than that together. Bytes after its last field
+    are ignored, as Kafka does: librdkafka's request for all topics has some (it writes the null array of Metadata v9
+    and later in four bytes instead of one)."""
     key = header.api_key, header.api_version
     decoder = _request_decoders.get(key)
     if decoder is None:
         _require_known(*key)
         decoder = _request_decoders[key] = Decoder(request_class(header.api_key), header.api_version)
-    return decoder.decode(memoryview(frame), header.body_position, MAX_ELEMENTS)[0]
+    return decoder.decode(memoryview(frame), header.body_position, max_elements)[0]
 
 
 def encode_request(

@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Final
 
 from penstock.errors import ProtocolViolation
-from penstock.kafka.wire.primitives import HELPERS, Refused
+from penstock.kafka.wire.primitives import HELPERS, Refused, RefusedCount
 from penstock.kafka.wire.schema import (
     ARRAY,
     BYTES,
@@ -60,6 +60,10 @@ MAX_RESPONSE_ELEMENTS: Final = 10_000_000
 """The same for a response, which a client asked for: metadata of a large cluster has millions."""
 
 
+class TooManyElements(ProtocolViolation):
+    """The message has more elements than the caller of `decode` allows."""
+
+
 class Decoder:
     """Decodes one class at one version."""
 
@@ -79,8 +83,9 @@ class Decoder:
             return result
         except (struct.error, IndexError, UnicodeDecodeError, Refused) as problem:
             reason = self._explain(problem)
+            kind = TooManyElements if isinstance(problem, RefusedCount) else ProtocolViolation
         # Raised out here so that the violation does not hold the frame through its context.
-        raise ProtocolViolation(reason)
+        raise kind(reason)
 
     def _explain(self, problem: Exception) -> str:
         trace: TracebackType | None = problem.__traceback__

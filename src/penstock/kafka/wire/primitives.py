@@ -18,6 +18,10 @@ class Refused(Exception):
     """A check failed; the message says what was expected. The codec turns it into a ProtocolViolation."""
 
 
+class RefusedCount(Refused):
+    """More elements than the caller allows; there may be bytes enough for them."""
+
+
 def rest_of_varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
     """An unsigned varint whose first byte, read already, says that there is more; 5 bytes at most."""
     byte = buf[pos]
@@ -80,7 +84,7 @@ def refuse_length(length: int, remaining: int) -> NoReturn:
 def refuse_count(count: int, smallest: int, remaining: int, budget: int) -> NoReturn:
     if count * smallest > remaining:
         raise Refused(f"expected {count} elements of at least {smallest} bytes, {remaining} bytes remain")
-    raise Refused(f"expected at most {budget} more elements in this message, found {count}")
+    raise RefusedCount(f"expected at most {budget} more elements in this message, found {count}")
 
 
 def refuse_mark(mark: int) -> NoReturn:

@@ -20,6 +20,15 @@ from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.cluster import NodeRegistered
+from penstock.node.calls.messages.cliques import (
+    AskTable,
+    CliqueBeat,
+    DescribeClique,
+    DescribedClique,
+    ListCliques,
+    ListedCliques,
+    TableAnswer,
+)
 from penstock.node.calls.messages.controller import (
     AwaitLeaders,
     CreateInternalTopic,
@@ -38,6 +47,8 @@ from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.messages.queue_state import (
     ClaimedState,
     ClaimState,
+    CountedState,
+    CountState,
     ListStartOffsets,
     ResetState,
     SaveState,
@@ -67,6 +78,7 @@ from penstock.node.calls.messages.subscriptions import (
     SubscriptionPage,
 )
 from penstock.queue import QueueKey
+from penstock.ring import BeatReply
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -75,6 +87,9 @@ ANSWER_MS = 10_000
 """How long a node may take to answer, beside the time that the request itself may wait."""
 STATUS_MS = 2_000
 """The same for status displays: a person waits, and a display without that node's figures is better than none."""
+BEAT_MS = 2_000
+"""The same for coordinators of cliques: a beat must find the next coordinator before the worker's lease ends, which is
+8 s by default."""
 
 
 class Method(NamedTuple, Generic[Q, R]):
@@ -136,6 +151,7 @@ SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, repeatable=True)
 DELETE_STATE = _row(32, "delete_queue_state", QueueKey, NoneType, repeatable=True)
 RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, repeatable=True)
 LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, repeatable=True)
+COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, repeatable=True)
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
 # message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
@@ -159,6 +175,16 @@ DESCRIBE_SUBSCRIPTION = _row(
     71, "describe_subscription", DescribeSubscription, SubscriptionPage, repeatable=True
 )
 DELETE_SUBSCRIPTION = _row(72, "delete_subscription", DeleteSubscription, bool, repeatable=False)
+
+# Coordinators of cliques. A repeated beat has the same sequence number and changes nothing.
+CLIQUE_BEAT = _row(
+    100, "clique_beat", CliqueBeat, BeatReply, repeatable=True, answer_ms=BEAT_MS, for_clients=True
+)
+CLIQUE_TABLE = _row(
+    101, "clique_table", AskTable, TableAnswer, repeatable=True, answer_ms=BEAT_MS, for_clients=True
+)
+DESCRIBE_CLIQUE = _row(102, "describe_clique", DescribeClique, DescribedClique, repeatable=True)
+LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, repeatable=True)
 
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
 KAFKA_REQUEST = _row(80, "kafka_request", KafkaRequest, KafkaResponse, repeatable=False, for_clients=True)

@@ -16,6 +16,7 @@ from penstock.effects import Effect, KeyValue, Persist, Reply
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock, SteadyClock
 from penstock.node.coordination.internal_topic import append_records, records_between
+from penstock.node.deadline_timer import DeadlineTimer
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.partition import Partition
 from penstock.types import Term
@@ -102,8 +103,7 @@ class CoreHost(Generic[C]):
         """All that are not reported, oldest first."""
         self._unwritten: list[_Write] = []
         """The writes among them that are appended at the end of this turn of the loop."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
+        self._timer = DeadlineTimer(self._steady.now_ms, self._tick)
 
     @property
     def now_ms(self) -> int:
@@ -180,8 +180,7 @@ class CoreHost(Generic[C]):
         self._stopped = True
         if self._loading is not None:
             self._loading.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         moved = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.name} is led by another node now")
         for future in self._asked:
             if not future.done():
@@ -215,7 +214,7 @@ class CoreHost(Generic[C]):
                     _reply(cast("asyncio.Future[object]", token), result)
                 case Persist():
                     self._persist(effect)
-        self._set_timer()
+        self._timer.set(self.core.next_deadline_ms)
 
     # --- writes
 
@@ -268,21 +267,7 @@ class CoreHost(Generic[C]):
             first = self._writes.popleft()
             self.carry_out(self.core.persisted(self.now_ms, first.id, bool(first.ok)))
 
-    # --- time
-
-    def _set_timer(self) -> None:
-        due_ms = self.core.next_deadline_ms
-        if due_ms == self._timer_due_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        if due_ms is not None:
-            delay = max(0.0, (due_ms - self.now_ms) / 1000)
-            self._timer = self._loop.call_later(delay, self._tick)
-
     def _tick(self) -> None:
-        self._timer_due_ms = None
         self.carry_out(self.core.tick(self.now_ms))
 
 

@@ -4,7 +4,7 @@ Coordinators (`penstock.groups`) decide; each is a durable core on one partition
 finds the coordinator of its group and waits for the reply.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -178,19 +178,25 @@ class GroupManager(Part):
     # --- administration
 
     def list(self, states: Collection[str], types: Collection[str]) -> Iterator[GroupListing]:
+        """The caller may pause."""
         for host in self.cores.loaded().values():
             yield from host.core.list_groups(states, types)
 
-    def summaries(self) -> Iterator["GroupSummary"]:
-        """Every group with its offsets, for metrics."""
+    def summaries(self, held: Container[TopicPartition] | None = None) -> Iterator["GroupSummary"]:
+        """Every group with its offsets, of these partitions or all, for metrics. The caller may pause."""
         for host in self.cores.loaded().values():
             for row in host.core.list_groups():
-                described = host.core.describe(row.group_id) or host.core.describe_share_group(row.group_id)
-                offsets = host.core.fetch_offsets(row.group_id)
+                known = host.core.member_count(row.group_id)
+                if known is None:
+                    continue  # it was deleted during a pause
+                partitions = host.core.committed_partitions(row.group_id)
+                if held is not None:
+                    partitions = [partition for partition in partitions if partition in held]
+                offsets = host.core.fetch_offsets(row.group_id, partitions)
                 yield GroupSummary(
                     group_id=row.group_id,
-                    state=row.state.value,
-                    member_count=len(described.members) if described is not None else 0,
+                    state=known[0],
+                    member_count=known[1],
                     offsets={partition: committed.offset for partition, committed in offsets.items()},
                 )
 

@@ -44,6 +44,9 @@ class Entry(Part):
         if storage.links is None:
             self._open_metadata(GroupConfig(voters=(storage.me,)))
             await storage.hard_states.drain()
+            await self._metadata.caught_up()
+            await self._replicas.finished()
+            await storage.hard_states.drain()
             self._replicas.orphans()
             return
         await storage.links.membership.find()

@@ -14,8 +14,8 @@ from random import Random
 from types import MappingProxyType
 
 import msgspec
-from crc32c import crc32c
 
+from penstock.batch.checksum import crc32c
 from penstock.errors import StorageError
 from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk

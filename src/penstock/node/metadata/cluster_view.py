@@ -101,6 +101,13 @@ class ClusterView:
             offline = replicas
         return PartitionFacts(leader, known.term, replicas, in_sync if leader != NO_LEADER else (), offline)
 
+    def leader(self, group: GroupId) -> int:
+        """The leader alone: cheaper than `partition`."""
+        leader = self._leaders.get(group).leader
+        info = self._state.nodes.get(leader)
+        is_there = info.alive if info is not None else not self._state.nodes and leader == self._me.node_id
+        return leader if is_there else NO_LEADER
+
     def coordinator(self, group_id: str) -> Broker:
         """The node that coordinates a consumer group; KafkaError while that is not known, or while it cannot be reached
         from here: it was probably killed. A client that was sent there would try to connect with it until another

@@ -7,6 +7,7 @@ the node that has the role.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -48,6 +49,7 @@ from penstock.node.calls.messages.controller import (
 )
 from penstock.node.calls.retry import RETRY_SECONDS
 from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.metadata.planning import planned
 from penstock.node.replication.leaders import NO_LEADER, LeaderTable
 from penstock.types import Caller, GroupId, NodeId, Replica
 
@@ -249,39 +251,27 @@ class Controller:
     async def _rebalance(self, caller: Caller, request: Rebalance) -> RebalanceStep:
         self._metadata.check_controller()
         begun = [] if request.dry_run else await self._begin_moves(MoveLimits(at_once=request.at_once))
-        state = self._metadata.state
-        left = plan_rebalance(state)
-        under_way = sum(assignment.target is not None for _, _, assignment in state.groups())
-        leads = self._misplaced_leads()
-        handed_over = [] if request.dry_run or left or under_way else await self._hand_over_all(leads, caller)
+        copy, leaders = self._metadata.state.copy(), self._leaders.copy()
+        left = await planned(copy, lambda state: _work_left(state, leaders))
+        is_idle = not (request.dry_run or left.moves or left.under_way)
+        handed_over = await self._hand_over_all(left.leads, caller) if is_idle else []
         return RebalanceStep(
             begun=tuple(map(_planned, begun)),
             handed_over=tuple(handed_over),
-            moves_left=tuple(map(_planned, left)),
-            leads_left=tuple(leads),
-            under_way=under_way,
+            moves_left=tuple(map(_planned, left.moves)),
+            leads_left=tuple(left.leads),
+            under_way=left.under_way,
         )
 
     async def _begin_moves(self, limits: MoveLimits) -> list[Move]:
         begun: list[Move] = []
 
-        def decide(state: ClusterState) -> Sequence[MetadataRecord]:
-            begun[:] = next_moves(state, limits)
+        async def decide(state: ClusterState) -> Sequence[MetadataRecord]:
+            begun[:] = await planned(state.copy(), lambda copy: next_moves(copy, limits))
             return start_moves(state, begun)
 
         await self._metadata.change(decide)
         return begun
-
-    def _misplaced_leads(self) -> list[PlannedLead]:
-        known = {group: self._leaders.get(group) for _, group, _ in self._metadata.state.groups()}
-        leaders = {group: int(row.leader) for group, row in known.items() if row.leader != NO_LEADER}
-        ready = {group: row.in_sync for group, row in known.items()}
-        planned = plan_leaders(self._metadata.state, leaders, ready)
-        return [
-            PlannedLead(topic=topic.name, partition=group.partition, leader=leaders[group], to=to)
-            for group, to in planned
-            if (topic := self._metadata.state.topic_by_id(group.topic_id)) is not None
-        ]
 
     async def _hand_over_all(self, leads: Sequence[PlannedLead], caller: Caller) -> list[PlannedLead]:
         """The transfers that the leaders agreed to; the next rebalance request asks the others again."""
@@ -294,6 +284,30 @@ class Controller:
                     await self.hand_over(group, lead.leader, lead.to, caller=caller)
                     done.append(lead)
         return done
+
+
+class _WorkLeft(NamedTuple):
+    """The rest of a rebalance."""
+
+    moves: list[Move]
+    leads: list[PlannedLead]
+    under_way: int
+
+
+def _work_left(state: ClusterState, leaders: LeaderTable) -> _WorkLeft:
+    under_way = sum(assignment.target is not None for _, _, assignment in state.groups())
+    return _WorkLeft(plan_rebalance(state), _misplaced_leads(state, leaders), under_way)
+
+
+def _misplaced_leads(state: ClusterState, table: LeaderTable) -> list[PlannedLead]:
+    known = {group: table.get(group) for _, group, _ in state.groups()}
+    leaders = {group: int(row.leader) for group, row in known.items() if row.leader != NO_LEADER}
+    ready = {group: row.in_sync for group, row in known.items()}
+    return [
+        PlannedLead(topic=topic.name, partition=group.partition, leader=leaders[group], to=to)
+        for group, to in plan_leaders(state, leaders, ready)
+        if (topic := state.topic_by_id(group.topic_id)) is not None
+    ]
 
 
 def _planned(move: Move) -> PlannedMove:

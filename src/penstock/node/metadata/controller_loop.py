@@ -8,6 +8,7 @@ calls these functions one after the other and commits their records.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.cluster import (
     ClusterState,
@@ -21,11 +22,13 @@ from penstock.cluster import (
     next_moves,
     remove_empty_nodes,
     start_moves,
+    still_possible,
     watch_nodes,
 )
 from penstock.config import ClusterSettings
 from penstock.errors import PenstockError
 from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.metadata.planning import planned
 from penstock.node.parts import Part
 from penstock.raft import Refused
 from penstock.types import Replica
@@ -92,8 +95,10 @@ class ControllerLoop(Part):
         away = tuple(sorted(node for node, unseen_ms in unseen.items() if unseen_ms > 0))
         if self._moves_looked_at != (looked := (self._metadata.applied, tuple(sorted(gone)), away)):
             balance = self._settings.auto_rebalance
-            moves = next_moves(state, self._limits, gone=gone, away=away, balance=balance)
-            await self._decide(lambda now: start_moves(now, moves))
+            plan = partial(next_moves, limits=self._limits, gone=gone, away=away, balance=balance)
+            copy = state.copy()
+            moves = await planned(copy, plan)
+            await self._decide(lambda now: start_moves(now, still_possible(moves, copy, now)))
             self._moves_looked_at = looked
         await self._members(state, [*alive, self._me.node])
         voting = [voter.node for voter in self._voters()]

@@ -5,25 +5,42 @@ changes on the state as it is, appends them, and answers when they are committed
 applies what is committed and acts on it; nothing else ever changes the state, so all nodes go through the same states
 in the same order. Changes run one after the other. When the log has grown far beyond what the state needs, the state is
 written as one snapshot record and everything before it is deleted: a node that is far behind gets that record first.
+
+One request may change thousands of topics. Its records are applied in slices, and a large batch of them is encoded in a
+thread. Each record is applied as a whole, so a topic appears with all of its partitions. A controller decides nothing
+while committed records are left to apply.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
+from penstock.batch import Record
 from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
-from penstock.errors import ErrorCode, KafkaError, NotExecuted
-from penstock.node.coordination.internal_topic import append_records, records_between
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError
+from penstock.node.coordination.internal_topic import append_batch, build_records, read_chunk, records_of
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
+from penstock.node.slices import SlicedWork
 from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
 
+log = logging.getLogger("penstock.node")
+
+SLICE_BYTES = 8 * 1024
+"""Records of this size together are applied without a pause: some fifty small topics, or the partitions of a large
+one. A byte takes about half a microsecond."""
+ENCODED_IN_LOOP = 100
+"""More records than this are encoded in a thread."""
 SNAPSHOT_AFTER_RECORDS = 1000
 """A snapshot is written when replaying costs more than reading the state: after at least this many records."""
 SNAPSHOT_FACTOR = 4
 """A snapshot also needs this many records for each topic that exists."""
 
-Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
+Decided = Sequence[MetadataRecord]
+Decision = Callable[[ClusterState], Decided | Awaitable[Decided]]
+"""A decision that takes long is a coroutine, which must leave the state as it is. Other changes wait for it."""
 
 
 class MetadataLog(Part):
@@ -46,7 +63,11 @@ class MetadataLog(Part):
         self._settled = settled
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Sequence[MetadataRecord]]] = set()
+        self._applying = SlicedWork(self._apply_all, steps_per_slice=1)
         self._applied = Offset(0)
+        self._is_whole = True
+        """Whether the state comes from all records, or from a snapshot and all records after it. The start of a log
+        need not be a snapshot: a follower deletes what its leader has deleted, as far as it is committed here."""
         self._changed: asyncio.Future[None] | None = None
         self._records_since_snapshot = 0
 
@@ -54,20 +75,74 @@ class MetadataLog(Part):
 
     def apply_committed(self, partition: Partition) -> None:
         """The high watermark moved: applies every record below it, once."""
+        self._applying.start()
+
+    async def caught_up(self) -> None:
+        """Returns when all committed records are applied."""
+        await self._applying.finished()
+
+    def _apply_all(self) -> Iterator[None]:
+        """One slice a step. The caller of `apply_committed` handles errors of the first one."""
+        has_paused = False
+        try:
+            for number, records in enumerate(self._slices()):
+                if number > 0:
+                    has_paused = True
+                    yield
+                self._apply(records)
+        except Exception as trouble:
+            if not has_paused:
+                raise
+            self._fail(trouble)
+
+    def _slices(self) -> Iterator[list[Record]]:
+        """The committed records that are not applied yet, also those that are committed meanwhile."""
+        partition = self.partition
+        while self._applied < (end := partition.high_watermark):
+            start = max(self._applied, partition.start_offset)
+            self._is_whole = self._is_whole and start == self._applied
+            chunk = read_chunk(partition, start, end)
+            if not chunk:
+                self._applied = end
+            some: list[Record] = []
+            size_bytes = 0
+            for record in records_of(partition, chunk):
+                if size_bytes >= SLICE_BYTES:
+                    yield some
+                    some, size_bytes = [], 0
+                some.append(record)
+                size_bytes += len(record.value or b"")
+            if some:
+                yield some
+
+    def _apply(self, records: Sequence[Record]) -> None:
         changed: set[str] = set()
         vanished: set[str] = set()
-        start, end = max(self._applied, partition.start_offset), partition.high_watermark
-        for record in records_between(partition, start, end):
+        for record in records:
             change = decode_record(record.value or b"")
+            self._records_since_snapshot += 1
+            if self._is_known(change):
+                continue
             names = self.state.apply(change)
             changed |= names
             if isinstance(change, Snapshot):
+                self._is_whole = True
                 vanished |= names - self.state.topics.keys()
-            self._records_since_snapshot += 1
-        self._applied = end
+        self._applied = Offset(records[-1].offset + 1)
         self._on_change(TopicChanges(tuple(sorted(changed - vanished)), tuple(sorted(vanished))))
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
+
+    def _is_known(self, change: MetadataRecord) -> bool:
+        """Whether this is the snapshot of a state that this node has already: a large one takes long to apply."""
+        return isinstance(change, Snapshot) and self._is_whole and self.state.has_topics_of(change)
+
+    def _fail(self, trouble: Exception) -> None:
+        """This replica takes no part any more: its state would be wrong from here on."""
+        if not isinstance(trouble, StorageError | CorruptLog):
+            log.error("metadata cannot be applied: a bug", exc_info=trouble)
+            trouble = StorageError(f"metadata cannot be applied: {trouble!r}")
+        self.partition.replica.fail(trouble)
 
     async def next_change(self) -> None:
         """Returns when more has been applied."""
@@ -84,7 +159,7 @@ class MetadataLog(Part):
 
     @property
     def is_controller(self) -> bool:
-        """Whether this node decides: it leads the group and has applied all earlier decisions."""
+        """Whether this node decides: it leads the group and knows all earlier decisions."""
         return self.partition.leads and self.partition.is_confirmed
 
     def check_controller(self) -> None:
@@ -112,10 +187,13 @@ class MetadataLog(Part):
 
     async def _change(self, decide: Decision) -> Sequence[MetadataRecord]:
         async with self._turn:
+            await self.caught_up()
             self.check_controller()
-            records = decide(self.state)
+            known = self._applied
+            decided = decide(self.state)
+            records = await decided if isinstance(decided, Awaitable) else decided
             if records:
-                await self._commit(records)
+                await self._commit(lambda: records, known, is_large=len(records) > ENCODED_IN_LOOP)
                 tell_changes(self._events, self.state, records)
                 await self._settled()
                 if self._records_since_snapshot > max(
@@ -124,14 +202,28 @@ class MetadataLog(Part):
                     await self._snapshot()
             return records
 
-    async def _commit(self, records: Sequence[MetadataRecord]) -> Offset:
-        """When this returns the records are applied here as well."""
-        rows = [(None, encode_record(record)) for record in records]
+    async def _commit(
+        self, make_records: Callable[[], Sequence[MetadataRecord]], known: Offset, *, is_large: bool
+    ) -> Offset:
+        """Commits records that were decided on the state of the offset `known`. When this returns they are applied here
+        as well."""
+        make_batch = partial(_as_batch, make_records)
         try:
-            appended = append_records(self.partition, rows, stamp_ms=0)
+            batch = (
+                await asyncio.get_running_loop().run_in_executor(None, make_batch)
+                if is_large
+                else make_batch()
+            )
+            self._check_unchanged(known)
+            appended = append_batch(self.partition, batch)
             committed = self.partition.committed_at(appended)
             if committed is not None:
                 await committed
+            await self.caught_up()
+            if self._applied <= appended.last_offset:
+                raise StorageError(
+                    "the change is committed, and is not applied here: this node's log says why"
+                )
         except KafkaError as refused:
             if refused.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise
@@ -139,7 +231,20 @@ class MetadataLog(Part):
             raise KafkaError(ErrorCode.NOT_CONTROLLER, refused.message) from refused
         return appended.base_offset
 
+    def _check_unchanged(self, known: Offset) -> None:
+        """A decision that took long may be based on the state before another controller's changes."""
+        self.check_controller()
+        if self._applied != known:
+            message = "another controller has changed the metadata meanwhile: ask again"
+            raise NotExecuted(ErrorCode.NOT_CONTROLLER, message)
+
     async def _snapshot(self) -> None:
-        offset = await self._commit([self.state.snapshot()])
+        """In a thread, which reads a copy of the state: a large cluster's takes some hundred milliseconds."""
+        state, known = self.state.copy(), self._applied
+        offset = await self._commit(lambda: [state.snapshot()], known, is_large=True)
         self._records_since_snapshot = 0
         self.partition.delete_records(offset)
+
+
+def _as_batch(make_records: Callable[[], Sequence[MetadataRecord]]) -> bytearray:
+    return build_records(((None, encode_record(record)) for record in make_records()), stamp_ms=0)

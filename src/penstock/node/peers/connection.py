@@ -5,12 +5,15 @@ they are. Frames that the socket does not take wait here, up to `max_peer_queue_
 Nothing ever waits for a peer: consensus resends lost frames, and an unbounded queue would only delay new ones. Frames
 of the urgent kinds overtake all others that wait here, so that a heartbeat is not late because a replica catches up.
 
-Reading never stops: each frame is passed on at once, and senders limit themselves (by bytes in flight).
+Reading: each frame is passed on at once, and senders limit themselves (by bytes in flight). If frames that arrived
+together take long, the rest is passed on in the next turns of the loop, and nothing is read meanwhile.
 """
 
 import asyncio
 import logging
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import msgspec
@@ -35,6 +38,9 @@ PORTION_BYTES = 1024 * 1024
 JOIN_UP_TO = 16 * 1024
 """Pieces up to this size are copied together: cheaper than one more buffer for the kernel."""
 
+
+SLICE_SECONDS = 0.01
+"""Frames are handled for so long before other work gets its turn. A single frame is never interrupted."""
 
 FRAME_OVERHEAD = HEAD.size + TAG_SIZE
 """Bytes that a frame counts beside its body, with or without a key."""
@@ -103,6 +109,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._seal_out: Seal | None = None
         self._seal_in: Seal | None = None
         self._tag_size = 0
+        self._arrived: deque[bytearray] = deque()
+        self._holds_reading = False
+        """Frames have arrived that wait for a later turn."""
         self._urgent: deque[_Frame] = deque()
         self._waiting: deque[_Frame] = deque()
         self._queued_bytes = 0
@@ -126,6 +135,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if exc is not None and not self.closed:
             self.reason = str(exc)
         self.closed = True
+        self._arrived.clear()
         self._urgent.clear()
         self._waiting.clear()
         self._queued_bytes = 0
@@ -143,11 +153,18 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self.closed or self.refused is not None:
             return  # read and dropped, so that a reset does not destroy this node's refusal on its way
         self._owner.traffic.bytes_in += nbytes
+        self._guard(self._take_bytes, nbytes)
+
+    def _take_bytes(self, nbytes: int) -> None:
+        if self._frames is None:
+            self._shake_hands(self._owner.scratch[:nbytes])
+        else:
+            self._deliver(self._frames.filled(nbytes))
+
+    def _guard(self, act: Callable[..., None], *arguments: object) -> None:
+        """Closes the connection if the other node, or this one, makes a mistake."""
         try:
-            if self._frames is None:
-                self._shake_hands(self._owner.scratch[:nbytes])
-            else:
-                self._deliver(self._frames.filled(nbytes))
+            act(*arguments)
         except ProtocolViolation as violation:
             self.close(str(violation))
         except Exception as bug:
@@ -212,18 +229,37 @@ class PeerConnection(asyncio.BufferedProtocol):
     # --- frames in
 
     def _deliver(self, frames: list[bytearray]) -> None:
-        assert self.peer is not None
-        on_frame, node = self._owner.events.on_frame, self.peer.node
-        for frame in frames:
-            body = memoryview(frame)[KIND_SIZE:]
-            if self._seal_in is not None:
-                body = self._unsealed(self._seal_in, frame, body)
-            if frame[0] >= FIRST_FREE_KIND:
-                on_frame(node, frame[0], body)
-            else:
-                self._own_frame(frame[0], body)
-            if self.closed:
+        self._arrived.extend(frames)
+        if not self._holds_reading:
+            self._handle_arrived()
+
+    def _handle_arrived(self) -> None:
+        began = time.perf_counter()
+        while self._arrived and not self.closed:
+            self._handle(self._arrived.popleft())
+            if self._arrived and time.perf_counter() - began >= SLICE_SECONDS:
+                self._hold_reading(True)
+                self._loop.call_soon(self._guard, self._handle_arrived)
                 return
+        self._hold_reading(False)
+
+    def _hold_reading(self, hold: bool) -> None:
+        if self._holds_reading != hold and self._transport is not None and not self._transport.is_closing():
+            self._holds_reading = hold
+            if hold:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _handle(self, frame: bytearray) -> None:
+        assert self.peer is not None
+        body = memoryview(frame)[KIND_SIZE:]
+        if self._seal_in is not None:
+            body = self._unsealed(self._seal_in, frame, body)
+        if frame[0] >= FIRST_FREE_KIND:
+            self._owner.events.on_frame(self.peer.node, frame[0], body)
+        else:
+            self._own_frame(frame[0], body)
 
     def _unsealed(self, seal: Seal, frame: bytearray, body: memoryview) -> memoryview:
         head = HEAD.pack(len(frame), frame[0])

@@ -10,6 +10,7 @@ each queue. `manager` finds the drivers of this node; `overview` and `router` as
 
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.sessions import ShareSession
-from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
+from penstock.node.queues.values import Consumer, NotLeased
+from penstock.queue import Acknowledgement
 
 __all__ = ["Acknowledgement", "Consumer", "NotLeased", "QueueDriver", "ShareSession"]

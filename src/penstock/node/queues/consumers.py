@@ -1,7 +1,7 @@
 """The consumers of one queue on one partition, over all interfaces, for people who want to see who does the work.
 
 A consumer over Kafka or WebSocket is listed while it is connected. A consumer over HTTP has no connection: it is listed
-while it holds leases, and for RECENT_MS after its last request (a request that waits is repeated every few seconds).
+while it holds leases, and for RECENT_MS after its last request (which waits for half of that time at most).
 HTTP requests without a consumer name get a new name each; they are listed together, by address and user agent.
 
 The list only informs: leases and locks do not depend on it. Bounded: connections and sessions have limits of their own
@@ -15,8 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.node.calls.messages.queues import QueueConsumer
-from penstock.node.queues.values import Acknowledgement
-from penstock.queue import AckKind
+from penstock.queue import AckKind, Acknowledgement
 
 RECENT_MS = 60_000
 """A caller that polls waits up to 30 s in one request, and does its work between two of them."""
@@ -137,6 +136,11 @@ class QueueConsumers:
         self._since_ms: int | None = None
 
     @property
+    def count(self) -> int:
+        """How many are known. `listed` and `identities` forget those that have gone."""
+        return len(self._entries)
+
+    @property
     def connected(self) -> list[str]:
         """The ids of connected consumers."""
         return [name for name, entry in self._entries.items() if entry.seen_ms is None]
@@ -196,8 +200,8 @@ class QueueConsumers:
         for member in self._entries.pop(name).members:
             self._by_member.pop(member, None)
 
-    def count_settled(self, member: str, batch: Acknowledgement, now_ms: int) -> None:
-        count = _settled(batch)
+    def count_settled(self, member: str, batches: Iterable[Acknowledgement], now_ms: int) -> None:
+        count = sum(map(_settled, batches))
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
         self._settled.add(count, now_ms)
         if (entry := self._by_member.get(member)) is not None:
@@ -253,6 +257,7 @@ class MergedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     partitions: list[tuple[str, int]]
     nodes: list[int]
+    leases_by_topic: dict[str, int] = {}
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,13 +297,17 @@ def _worker(rows: Sequence[Sighting]) -> object:
 
 def _merged(rows: Sequence[Sighting]) -> MergedConsumer:
     first = min((one.consumer for one in rows), key=lambda one: (one.since_ms, one.consumer_id))
+    leases: dict[str, int] = {}
+    for one in rows:
+        leases[one.topic] = leases.get(one.topic, 0) + one.consumer.leases
     return MergedConsumer(
         consumer_id=first.consumer_id,
         name=first.name,
         address=first.address,
         interface=first.interface,
         since_ms=first.since_ms,
-        leases=sum(one.consumer.leases for one in rows),
+        leases=sum(leases.values()),
+        leases_by_topic=leases,
         rate=round(sum(one.consumer.rate for one in rows), 3),
         partitions=sorted({(one.topic, one.partition) for one in rows}),
         nodes=sorted({one.node for one in rows}),

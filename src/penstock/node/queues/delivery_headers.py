@@ -11,11 +11,11 @@ search for the common prefix of the headers finds that out.
 """
 
 from collections.abc import Iterator
-from hashlib import blake2b
 from typing import NamedTuple
 
 from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch, unpacked_bytes
 from penstock.errors import BatchError
+from penstock.node.queues.record_marks import RecordMarks
 from penstock.queue import ScanResult
 
 PREFIX = b"penstock-"
@@ -40,13 +40,10 @@ class Times(NamedTuple):
     expires_ms: int | None
 
 
-def scan_batches(data: bytes, start: int, *, keys: bool) -> tuple[int, ScanResult]:
-    """Times, gaps and keys of the offsets from `start` on, and the offset where they end: behind the batches in `data`,
-    or before the first batch with which more than UNPACKED_BYTES would have to be unpacked."""
-    gaps: list[tuple[int, int]] = []
-    deferred: list[tuple[int, int]] = []
-    expiring: list[tuple[int, int]] = []
-    hashes: list[int | None] = []
+def scan_batches(data: bytes, start: int, marks: RecordMarks) -> tuple[int, ScanResult]:
+    """Times, gaps and marks of the offsets from `start` on, and the offset where they end: behind the batches in
+    `data`, or before the first batch with which more than UNPACKED_BYTES would have to be unpacked."""
+    found = _Found(marks)
     at = start
     unpacked = 0
     for position, header in iter_headers(data):
@@ -57,18 +54,53 @@ def scan_batches(data: bytes, start: int, *, keys: bool) -> tuple[int, ScanResul
             break
         first = max(at, header.base_offset)
         if first > at:
-            gaps.append((at, first - 1))
-            hashes.extend([None] * (first - at))
+            found.gap(at, first)
         if header.control:
-            gaps.append((first, header.next_offset - 1))
-            hashes.extend([None] * (header.next_offset - first))
-        elif (records := _opened(data, position, header, keys=keys)) is None:
-            hashes.extend([None] * (header.next_offset - first))
+            found.gap(first, header.next_offset)
         else:
-            _register_group(records, first, header.next_offset, gaps, deferred, expiring, hashes)
+            _scan_batch(data, position, header, first, found)
         at = header.next_offset
-    scan = ScanResult(gaps=gaps, deferred=deferred, expiring=expiring, keys=hashes if keys else ())
-    return at, scan
+    return at, found.result()
+
+
+class _Found:
+    """What the batches have told so far."""
+
+    def __init__(self, marks: RecordMarks) -> None:
+        self.marks = marks
+        self.gaps: list[tuple[int, int]] = []
+        self.deferred: list[tuple[int, int]] = []
+        self.expiring: list[tuple[int, int]] = []
+
+    def gap(self, first: int, end: int) -> None:
+        self.gaps.append((first, end - 1))
+        self.marks.skip(end - first)
+
+    def add(self, records: list[Record], first: int, end: int) -> None:
+        """The records of a batch from the offset `first` on."""
+        at = first
+        for record in _from(records, first):
+            if record.offset > at:
+                self.gap(at, record.offset)
+            at = record.offset + 1
+            self.marks.add(record)
+            times = times_of(record) if record.headers else None
+            if times is not None and times.due_ms is not None:
+                self.deferred.append((record.offset, times.due_ms))
+            if times is not None and times.expires_ms is not None:
+                self.expiring.append((record.offset, times.expires_ms))
+        if at < end:
+            self.gap(at, end)
+
+    def result(self) -> ScanResult:
+        marks = self.marks
+        return ScanResult(
+            gaps=self.gaps,
+            deferred=self.deferred,
+            expiring=self.expiring,
+            keys=marks.keys,
+            lanes=marks.lanes,
+        )
 
 
 def times_of(record: Record) -> Times:
@@ -86,58 +118,46 @@ def times_of(record: Record) -> Times:
     return Times(_sane(due), _sane(expires))
 
 
-def key_hash(key: bytes) -> int:
-    """If two keys have the same hash, their messages wait for each other, and nothing else happens."""
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True)
-
-
-def _opened(data: bytes, position: int, header: BatchHeader, *, keys: bool) -> list[Record] | None:
-    """The records, if they have to be read. An unreadable batch is delivered as it is: its consumer will find out what
-    is wrong with it."""
+def _scan_batch(data: bytes, position: int, header: BatchHeader, first: int, found: _Found) -> None:
+    """Opens the records if they have to be read. An unreadable batch is delivered as it is: its consumer will find out
+    what is wrong with it."""
+    marks, end = found.marks, header.next_offset
+    is_whole = header.record_count == end - header.base_offset
+    most = most_unpacked(data, position, header)
     try:
-        whole = header.record_count == header.next_offset - header.base_offset
-        if whole and not keys and not _mentions(data, position, header):
-            return None
-        return read_records(data, position, max_bytes=most_unpacked(data, position, header))
+        if is_whole and not marks.needs_keys and not _mentions(data, position, header):
+            marks.unopened(first, end)
+            return
+        if is_whole and marks.takes_columns:
+            _, payload, columns = scan_batch(data, position, max_bytes=most)
+            if not _has_prefix(payload, position, header):
+                marks.add_columns(payload, columns, first)
+                return
+        records = read_records(data, position, max_bytes=most)
     except BatchError:
-        return None
+        marks.unopened(first, end)
+    else:
+        found.add(records, first, end)
 
 
 def _mentions(data: bytes, position: int, header: BatchHeader) -> bool:
     if header.compression == 0:
-        return data.find(PREFIX, position, position + header.size) >= 0
-    return PREFIX in scan_batch(data, position, max_bytes=most_unpacked(data, position, header))[1]
+        return _has_prefix(data, position, header)
+    payload = scan_batch(data, position, max_bytes=most_unpacked(data, position, header))[1]
+    return _has_prefix(payload, position, header)
+
+
+def _has_prefix(payload: bytes, position: int, header: BatchHeader) -> bool:
+    """Whether a record may have a header of ours. The payload of a batch that is not compressed is the buffer with all
+    batches."""
+    if header.compression == 0:
+        return payload.find(PREFIX, position, position + header.size) >= 0
+    return PREFIX in payload
 
 
 def most_unpacked(data: bytes, position: int, header: BatchHeader) -> int:
     """The limit for unpacking one batch, here and where it is shown to people: not more than the batch declares."""
     return min(BATCH_BYTES_MAX, unpacked_bytes(data, position, header))
-
-
-def _register_group(
-    records: list[Record],
-    first: int,
-    end: int,
-    gaps: list[tuple[int, int]],
-    deferred: list[tuple[int, int]],
-    expiring: list[tuple[int, int]],
-    hashes: list[int | None],
-) -> None:
-    at = first
-    for record in _from(records, first):
-        if record.offset > at:
-            gaps.append((at, record.offset - 1))
-            hashes.extend([None] * (record.offset - at))
-        at = record.offset + 1
-        hashes.append(None if record.key is None else key_hash(record.key))
-        times = times_of(record) if record.headers else None
-        if times is not None and times.due_ms is not None:
-            deferred.append((record.offset, times.due_ms))
-        if times is not None and times.expires_ms is not None:
-            expiring.append((record.offset, times.expires_ms))
-    if at < end:
-        gaps.append((at, end - 1))
-        hashes.extend([None] * (end - at))
 
 
 def _from(records: list[Record], first: int) -> Iterator[Record]:

@@ -16,12 +16,13 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import uuid4
 
 from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock, SteadyClock
+from penstock.node.deadline_timer import DeadlineTimer
 from penstock.node.queues.consumers import QueueConsumers
 from penstock.node.queues.dead_letter_copier import DeadLetterCopier
 from penstock.node.queues.exclusive_consumer import ConsumerLock, Holder
@@ -31,10 +32,9 @@ from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.start_position import first_offset, is_of_another_log, settings_of
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_saver import StateSaver, resolve
-from penstock.node.queues.stats import Backlog, QueueStats
+from penstock.node.queues.stats import QueueStats
 from penstock.node.queues.values import (
     NOTHING,
-    Acknowledgement,
     Consumer,
     Delivery,
     as_kafka_error,
@@ -42,14 +42,25 @@ from penstock.node.queues.values import (
     unknown_queue,
 )
 from penstock.node.queues.waiting_consumers import CommitListener, WaitingConsumers
+from penstock.node.queues.waking import Waking
 from penstock.node.replication.partition import Partition
-from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueueKey, QueuePartition
+from penstock.queue import (
+    HEAD_SUFFIX,
+    AckKind,
+    Acknowledgement,
+    Backlog,
+    DeadLetter,
+    QueueKey,
+    QueuePartition,
+)
 from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
 
 READ_ON_RECORDS = 100_000
-"""A request that only lists messages reads no further when so many records are available."""
+"""A request that only counts or lists messages reads no further when so many records are available."""
+READ_ON_SECONDS = 2.0
+"""How long such a request may read on: a few hundred thousand messages. The next request reads the rest."""
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """The unpacked size of one delivery, by the headers of its batches: a few kilobytes can unpack to gigabytes."""
 IDLE_SECONDS = 300.0
@@ -102,9 +113,8 @@ class QueueDriver:
         self._copier = DeadLetterCopier(
             partition.name, self.stats, lambda letter: self._write_dead_letter(self, letter)
         )
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
-        self._consumers = WaitingConsumers()
+        self._timer = DeadlineTimer(self._steady.now_ms, self._timer_fired)
+        self._consumers = WaitingConsumers(self)
         self._lock = ConsumerLock(self._tell_holder)
         self.consumers = consumers or QueueConsumers()
         self.failures = FailureLog(self.consumers.name_of)
@@ -136,8 +146,9 @@ class QueueDriver:
         return is_unused and not (core.leased_count or core.dying_count)
 
     def configure(self, config: ShareGroupConfig) -> None:
-        """Applies other settings. If the key order changes, the driver ends, and the next one starts with it."""
-        if config.key_ordered != self.config.key_ordered:
+        """Applies other settings. If the order changes, the driver ends, and the next one starts with it."""
+        before = self.config
+        if (config.key_ordered, config.owner_ordered) != (before.key_ordered, before.owner_ordered):
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key.group_id!r} was reconfigured"))
             return
         self.config = config
@@ -163,12 +174,13 @@ class QueueDriver:
             self.end(as_kafka_error(trouble))
             raise as_kafka_error(trouble) from trouble
         notices = RetentionNotices(self.key, self.partition, self.stats, self._events)
-        config = self.config
-        self._log = LogReader(
-            self.core, self.partition, config.isolation, with_keys=config.key_ordered, notices=notices
-        )
+        self._open_reader(notices)
         self.partition.add_waiter(self._listener)
         self.refresh()
+
+    def _open_reader(self, notices: RetentionNotices) -> None:
+        self._log = LogReader(self.core, self.partition, self.config.isolation, notices=notices)
+        self._waking = Waking(self.core, self._consumers, lambda: self.end_offset)
 
     async def _restore(self, parts: dict[bytes, bytes]) -> None:
         """Restores the stored parts; GROUP_ID_NOT_FOUND if there are none and the queue may not be created."""
@@ -177,17 +189,17 @@ class QueueDriver:
         elif parts:
             name = self.partition.name
             log.warning("queue %s on %s starts again, because the log was replaced", self.key.group_id, name)
-            await self._begin(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
+            await self._start_at(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
             reason = "the log in memory was replaced"
             self._tell("queue.reset", first_offset=self.core.start_offset, reason=reason)
         elif self.may_begin:
             first = await first_offset(self.key, self.partition, self._client, self.config, self._clock)
-            await self._begin(first, ())
+            await self._start_at(first, ())
             self._tell("queue.created", first_offset=self.core.start_offset)
         else:
             raise unknown_queue(self.key.group_id)
 
-    async def _begin(self, start_offset: int, outdated: Sequence[bytes]) -> None:
+    async def _start_at(self, start_offset: int, outdated: Sequence[bytes]) -> None:
         """`outdated` are stored parts to delete."""
         self.core = QueuePartition(settings_of(self.config), term=self.term, start_offset=start_offset)
         changes = self.core.take_changes()
@@ -201,8 +213,7 @@ class QueueDriver:
             return
         self.ended = why
         self.partition.remove_waiter(self._listener)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._saver.fail(why)
         self._consumers.wake_all()
         self._on_end(self)
@@ -226,6 +237,13 @@ class QueueDriver:
         if self.partition.term != self.term:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition.name} has a new term")
 
+    def _begin(self) -> int:
+        """Every request: the time, after what is due by then; KafkaError if this node does not lead (any more)."""
+        self._check_leads()
+        now_ms = self.now_ms
+        self._tick(now_ms)
+        return now_ms
+
     # --- requests of consumers
 
     def deliver(
@@ -242,10 +260,9 @@ class QueueDriver:
         """Records for a consumer, leased to it from now on; NOTHING if there are none, or another consumer holds the
         lock. `unpacks`: the caller will unpack them, so their unpacked size is limited. `client` names the consumer for
         others. `hold_ms`: how long each request of it keeps the lock; by default until `release`."""
-        self._check_leads()
+        self.check_admits(member)
+        now_ms = self._begin()
         self._last_request_at = self._loop.time()
-        now_ms = self.now_ms
-        self._tick(now_ms)
         if self.config.exclusive and not self._lock.acquire(member, client, now_ms, hold_ms):
             return NOTHING
         delivery = self._log.deliver(
@@ -262,35 +279,33 @@ class QueueDriver:
         return delivery
 
     def acknowledge(
-        self, member: str, batches: Sequence[Acknowledgement], failures: Failures = NO_FAILURES
+        self,
+        member: str,
+        batches: Sequence[Acknowledgement],
+        failures: Failures = NO_FAILURES,
+        epoch: int | None = None,
     ) -> asyncio.Future[None]:
         """Done when it is durable; KafkaError if it is not. NotLeased: the member does not hold some of the ranges (any
-        more); the others are durable by then. `failures`: why messages are released or rejected."""
-        self._check_leads()
-        now_ms = self.now_ms
-        self._tick(now_ms)
+        more); the others are durable by then. `failures`: why messages are released or rejected. `epoch`: the newest
+        table of lanes that the member knew."""
+        now_ms = self._begin()
         self._lock.renew(member, now_ms)
         future: asyncio.Future[None] = self._loop.create_future()
-        refused: list[tuple[ErrorCode, Acknowledgement]] = []
-        waits = False
-        for batch in batches:
-            result = self.core.acknowledge(
-                now_ms, member, batch.first, batch.last, batch.kinds, delay_ms=batch.delay_ms, token=future
-            )
-            waits = waits or result.waits
-            if result.error != ErrorCode.NONE:
-                refused.append((result.error, batch))
-            else:
-                self.stats.count_settled(batch.first, batch.last, batch.kinds)
-                self.consumers.count_settled(member, batch, now_ms)
-                self.failures.settled(now_ms, member, batch, failures)
-        error = not_leased(refused) if refused else None
+        errors, waits = self.core.acknowledge_all(now_ms, member, batches, epoch=epoch, token=future)
+        taken = [batch for error, batch in zip(errors, batches, strict=True) if not error]
+        self.stats.count_settled(taken)
+        self.consumers.count_settled(member, taken, now_ms)
+        self.failures.settled(now_ms, member, taken, failures)
+        error = not_leased(errors, batches) if any(errors) else None
         if waits:
             self._saver.add_waiting(future, error)
         else:
             resolve(future, error)
         self._after()
         return future
+
+    def check_admits(self, member: str) -> None:
+        """KafkaError if this consumer cannot get messages of this queue."""
 
     async def accept_one(self, member: str, offset: int) -> None:
         """Accepts a message that is not leased. NotLeased if it is done already, or another consumer holds it."""
@@ -314,9 +329,9 @@ class QueueDriver:
                 return
             await asyncio.sleep(0)
 
-    async def read_on(self, seconds: float) -> None:
-        """Reads more of the log, for so long at most, and as far as the limits allow."""
-        deadline = self._loop.time() + seconds
+    async def read_on(self) -> None:
+        """Reads more of the log, as far as the limits allow: only the log tells which messages are not due yet."""
+        deadline = self._loop.time() + READ_ON_SECONDS
         while self._loop.time() < deadline:
             self._check_leads()
             before = self.core.next_offset
@@ -348,12 +363,7 @@ class QueueDriver:
 
     @property
     def backlog(self) -> Backlog:
-        """Records that the queue has not read yet count as available."""
-        core = self.core
-        available = core.available_count + max(0, self.end_offset - core.next_offset)
-        return Backlog(
-            available, core.leased_count, core.deferred_count, core.waiting_count, core.dying_count
-        )
+        return self.core.backlog(self.now_ms, self.end_offset)
 
     def refresh(self) -> None:
         """Applies what time and retention have changed, so that the counts are right now."""
@@ -373,18 +383,19 @@ class QueueDriver:
             self._lock.release(member)
             self._after()
 
-    def hand_back(self, member: str, first: int, last: int) -> bool:
-        """Undoes a delivery that did not arrive, or that its consumer did not start. False if the member does not hold
-        all of it (any more). The next save contains it, and the caller does not wait: a crash before that leaves a
-        delivery count that is one too high, never a lost message."""
-        self._check_leads()
-        now_ms = self.now_ms
-        self._tick(now_ms)
-        taken = self.core.hand_back(now_ms, member, first, last)
-        if taken:
-            self.stats.count_returned(first, last)
+    def hand_back(self, member: str, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Undoes deliveries that did not arrive, or that their consumer did not start. Returns the ranges that the
+        member does not hold (any more), at least not all of it. The next save contains it, and the caller does not
+        wait: a crash before that leaves a delivery count that is one too high, never a lost message."""
+        now_ms = self._begin()
+        refused: list[tuple[int, int]] = []
+        for first, last in ranges:
+            if self.core.hand_back(now_ms, member, first, last):
+                self.stats.count_returned(first, last)
+            else:
+                refused.append((first, last))
         self._after()
-        return taken
+        return refused
 
     def wait(self, consumer: Consumer, member: str = "") -> None:
         """Wakes the consumer when there may be messages for it, in the order in which consumers came."""
@@ -392,12 +403,17 @@ class QueueDriver:
             self._consumers.add_standby(consumer)
             self._set_timer()
         else:
-            self._consumers.add(consumer)
+            self._consumers.add(consumer, member)
             if self._log.is_behind:  # no commit may come that wakes a consumer to read further
                 self._loop.call_soon(self._committed)
 
     def forget(self, consumer: Consumer) -> None:
         self._consumers.remove(consumer)
+
+    def pass_on(self) -> None:
+        """A consumer that was woken will not ask: wakes another one instead."""
+        if self.is_open:
+            self._wake()
 
     # --- inside
 
@@ -405,29 +421,18 @@ class QueueDriver:
         """After any change: saves, copies dead letters, sets the timer and wakes consumers."""
         self._start_saving()
         self._start_copying()
-        if self._consumers.has_standbys and self.other_holder("") is None:
-            self._consumers.wake_standbys()
         self._set_timer()
-        if len(self._consumers) and self._has_more:
-            self._wake()
-
-    @property
-    def _has_more(self) -> bool:
-        """Whether any consumer could get messages: not when the limit of leases is reached, or waiting consumers would
-        wake each other forever."""
-        core = self.core
-        if core.leased_count >= core.settings.max_leased:
-            return False
-        return core.available_count > 0 or (core.next_offset < self.end_offset and core.wants_more(1))
+        self._wake()
 
     def _wake(self) -> None:
-        """Wakes as many consumers as there are messages."""
-        self._consumers.wake(max(1, self.core.available_count))
+        if self._consumers.has_standbys and self.other_holder("") is None:
+            self._consumers.wake_standbys()
+        self._waking.changed()
 
     def _committed(self) -> None:
         """Records were committed, or the leader has changed."""
         if self.ended is None and len(self._consumers):
-            self._wake()
+            self._waking.committed()
 
     def _tick(self, now_ms: int) -> None:
         """Must come before any other call of the core at this time, which would end leases without counting them."""
@@ -440,16 +445,9 @@ class QueueDriver:
         due_ms = self.core.next_due_ms
         if self._consumers.has_standbys and self._lock.until_ms is not None:
             due_ms = self._lock.until_ms if due_ms is None else min(due_ms, self._lock.until_ms)
-        if due_ms == self._timer_due_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        if due_ms is not None:
-            self._timer = self._loop.call_later(max(0.0, (due_ms - self.now_ms) / 1000), self._timer_fired)
+        self._timer.set(due_ms)
 
     def _timer_fired(self) -> None:
-        self._timer_due_ms = None
         if self.ended is None:
             self._tick(self.now_ms)
             self._after()

@@ -7,12 +7,11 @@ change they begin again. Kafka's ShareAcknowledge cannot say why, so for its con
 Bounded: MAX_FAILURES messages, the oldest are forgotten first; texts are cut.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.node.queues.values import Acknowledgement
-from penstock.queue import AckKind
+from penstock.queue import AckKind, Acknowledgement
 
 MAX_FAILURES = 5_000
 """For each queue and partition."""
@@ -63,14 +62,19 @@ class FailureLog:
     def get(self, offset: int) -> FailureHistory | None:
         return self._histories.get(offset)
 
-    def settled(self, now_ms: int, member: str, batch: Acknowledgement, failures: Failures) -> None:
-        """A consumer has settled a range."""
-        kinds = batch.kinds
-        if len(kinds) == 1 and kinds[0] not in FAILED:
-            if kinds[0] != AckKind.RENEW:
+    def settled(
+        self, now_ms: int, member: str, batches: Iterable[Acknowledgement], failures: Failures
+    ) -> None:
+        """A consumer has settled ranges."""
+        for batch in batches:
+            kinds = batch.kinds
+            if len(kinds) > 1 or kinds[0] in FAILED:
+                self._settled(now_ms, member, batch, failures)
+            elif self._histories and kinds[0] != AckKind.RENEW:
                 self.forget(batch.first, batch.last)
-            return
-        worker = self.name_of(member)
+
+    def _settled(self, now_ms: int, member: str, batch: Acknowledgement, failures: Failures) -> None:
+        kinds, worker = batch.kinds, self.name_of(member)
         for offset in range(batch.first, batch.last + 1)[:MAX_FAILURES]:
             if kinds[0 if len(kinds) == 1 else offset - batch.first] in FAILED:
                 self._add(now_ms, offset, worker, failures.get(offset))

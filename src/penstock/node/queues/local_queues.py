@@ -1,21 +1,17 @@
 """The queues on the partitions that this node leads, for `QueueRouter` of this and of other nodes."""
 
-import asyncio
-import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from penstock.batch import first_batches, iter_headers, unpacked_total
 from penstock.cluster import ClusterState
-from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError, StorageError
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, StorageError
 from penstock.node.calls import Calls, methods
 from penstock.node.calls.messages.queues import (
     AcceptRequest,
-    CancelReceive,
     PeekedRange,
     PeekRequest,
     PeekResult,
-    ReceivedBatch,
-    ReceiveRequest,
     ReturnRequest,
     ScheduledRequest,
     ScheduledResult,
@@ -23,25 +19,19 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
     SettleResult,
 )
-from penstock.node.queues.consumers import ConsumerIdentity, Interface, bounded_id
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.failures import Failure
+from penstock.node.queues.local_receiver import LocalReceiver
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
+from penstock.node.queues.values import NotLeased
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.queue import QueueKey
+from penstock.queue import Acknowledgement
 from penstock.types import Caller, GroupId, Offset
 
-WAIT_MS_MAX = 5_000
-"""One request between nodes waits so long at most; the router sends another one for a longer wait."""
-OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
 PEEK_UNPACKED_BYTES = 4 * 1024 * 1024
 """The unpacked size of all batches of one response, by their headers; a single larger batch is read alone."""
 PEEK_RUNS_MAX = 1_000
-READ_ON_SECONDS = 2.0
-"""How long a request for scheduled messages may read on: a few hundred thousand messages. The next request reads the
-rest."""
 OWN_NAME = "penstock"
 """The consumer name under which the broker itself settles messages."""
 
@@ -55,120 +45,14 @@ class LocalQueues:
         self._state = state
         self._partitions = partitions
         self._queues = queues
-        self._turn = itertools.count()
-        self._waiting: dict[int, Consumer] = {}
-        """Consumers that wait here, by the `wait_id` of their request."""
-        calls.serve(methods.RECEIVE, self._receive)
-        calls.serve(methods.CANCEL_RECEIVE, self._cancel_receive)
+        self.receiver = LocalReceiver(
+            state=state, queues=queues, open_driver=partial(self._driver, begin=True), calls=calls
+        )
         calls.serve(methods.RETURN, self._return)
         calls.serve(methods.SETTLE, self._settle)
         calls.serve(methods.PEEK, self._peek)
         calls.serve(methods.ACCEPT, self._accept)
         calls.serve(methods.LIST_SCHEDULED, self._list_scheduled)
-
-    @property
-    def has_waiting_consumers(self) -> bool:
-        return bool(self._waiting)
-
-    # --- receiving
-
-    async def _receive(self, caller: Caller, request: ReceiveRequest) -> list[ReceivedBatch]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(request.wait_ms, WAIT_MS_MAX) / 1000
-        consumer = Consumer()
-        if request.wait_ms > 0:
-            self._waiting[request.wait_id] = consumer
-        try:
-            while True:
-                drivers, problems = await self._drivers(request)
-                _note_seen(caller, request, drivers)
-                received = self._deliver(request, drivers)
-                if not drivers and problems:
-                    raise problems[0]
-                if received or loop.time() >= deadline:
-                    return received
-                if request.wait_ms > 0 and request.wait_id not in self._waiting:
-                    return []
-                if not await _woken(consumer, drivers, request.consumer, deadline):
-                    return []
-        finally:
-            self._waiting.pop(request.wait_id, None)
-
-    async def _drivers(
-        self, request: ReceiveRequest
-    ) -> tuple[list[tuple[GroupId, QueueDriver]], list[PenstockError]]:
-        """POLICY_VIOLATION if another consumer has one of them, and this one does not want to stand by."""
-        found: list[tuple[GroupId, QueueDriver]] = []
-        absent: list[GroupId] = []
-        for partition in request.partitions:
-            driver = self._open_driver(request.group_id, partition)
-            if driver is None:
-                absent.append(partition)
-            else:
-                found.append((partition, driver))
-        opened, problems = await self._opened(request.group_id, absent)
-        found += opened
-        for _, driver in found:
-            other = driver.other_holder(request.consumer)
-            if other is not None and not request.standby:
-                raise held_by_other(driver, str(other))
-        if len(found) > 1:
-            first = next(self._turn) % len(found)
-            found = found[first:] + found[:first]
-        return found, problems
-
-    def _open_driver(self, group_id: str, partition: GroupId) -> QueueDriver | None:
-        driver = self._queues.find(QueueKey(group_id, *partition))
-        if driver is None or driver.config != self._state.group_config(group_id):
-            return None
-        return driver
-
-    async def _opened(
-        self, group_id: str, partitions: Sequence[GroupId]
-    ) -> tuple[list[tuple[GroupId, QueueDriver]], list[PenstockError]]:
-        """Opens queues. One that takes long must not hold up the others for more than OPENING_SECONDS."""
-        found: list[tuple[GroupId, QueueDriver]] = []
-        problems: list[PenstockError] = []
-        tasks = {
-            asyncio.ensure_future(self._driver(group_id, partition, begin=True)): partition
-            for partition in partitions
-        }
-        if not tasks:
-            return found, problems
-        done, late = await asyncio.wait(tasks, timeout=OPENING_SECONDS)
-        for task in late:
-            task.add_done_callback(lambda one: one.cancelled() or one.exception())
-            problems.append(leaderless(group_id))
-        for task in done:
-            problem = task.exception()
-            if isinstance(problem, PenstockError):
-                problems.append(problem)
-            else:
-                found.append((tasks[task], task.result()))
-        return found, problems
-
-    def _deliver(
-        self, request: ReceiveRequest, drivers: Sequence[tuple[GroupId, QueueDriver]]
-    ) -> list[ReceivedBatch]:
-        received: list[ReceivedBatch] = []
-        records_left, bytes_left = request.max_records, request.max_bytes
-        for partition, driver in drivers:
-            if records_left <= 0 or bytes_left <= 0:
-                break
-            try:
-                delivery = driver.deliver(
-                    request.consumer, records_left, bytes_left, client=request.client, hold_ms=driver.lease_ms
-                )
-            except PenstockError:
-                continue  # the driver has just ended: the next round finds the new leader
-            if delivery.acquired:
-                acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
-                received.append(
-                    ReceivedBatch(partition, delivery.records, acquired, driver.lease_ms, driver.driver_id)
-                )
-                records_left -= received[-1].count
-                bytes_left -= len(delivery.records)
-        return received
 
     async def _driver(self, group_id: str, partition: GroupId, *, begin: bool = False) -> QueueDriver:
         """`begin`: a consumer that receives messages may create the queue. A request that only mentions a deleted queue
@@ -185,14 +69,9 @@ class LocalQueues:
         except KafkaError as refused:
             raise NotExecuted(refused.code, refused.message) from refused
 
-    def _cancel_receive(self, caller: Caller, request: CancelReceive) -> None:
-        if (consumer := self._waiting.pop(request.wait_id, None)) is not None:
-            consumer.set()
-
     async def _return(self, caller: Caller, request: ReturnRequest) -> None:
         driver = await self._driver(request.group_id, request.partition)
-        for first, last in request.ranges:
-            driver.hand_back(request.consumer, first, last)
+        driver.hand_back(request.consumer, request.ranges)
 
     # --- settling and peeking
 
@@ -242,6 +121,8 @@ class LocalQueues:
         isolation = self._state.group_config(request.group_id).isolation
         first, end = max(request.first, partition.start_offset), partition.end_for(isolation)
         driver = None if request.is_new else await self._driver(request.group_id, request.partition)
+        if driver is not None:
+            await driver.read_on()
         runs = list(_undone(driver, first, end, request.max_records))
         if not runs:
             return PeekResult([], b"", -1)
@@ -272,9 +153,9 @@ class LocalQueues:
 
     async def _list_scheduled(self, caller: Caller, request: ScheduledRequest) -> ScheduledResult:
         driver = await self._driver(request.group_id, request.partition)
-        await driver.read_on(READ_ON_SECONDS)
+        await driver.read_on()
         core = driver.core
-        unread = max(0, driver.end_offset - core.next_offset)
+        unread = core.unread_count(driver.end_offset)
         return ScheduledResult(core.deferred_count, unread, core.scheduled(request.max_records))
 
     async def _accept(self, caller: Caller, request: AcceptRequest) -> None:
@@ -284,51 +165,6 @@ class LocalQueues:
 
 def internal_topic(name: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: a queue cannot be on it")
-
-
-def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:
-    topic, partition = driver.partition.name
-    message = (
-        f"queue {driver.key.group_id!r} has one consumer at a time on {topic}-{partition} (penstock.queue.exclusive): "
-        f"{holder} has it; ask as a standby, or again when that consumer has gone"
-    )
-    return KafkaError(ErrorCode.POLICY_VIOLATION, message)
-
-
-def _note_seen(
-    caller: Caller, request: ReceiveRequest, drivers: Iterable[tuple[GroupId, QueueDriver]]
-) -> None:
-    """Lists the consumer. Requests without a name are listed together, by address and user agent."""
-    for _, driver in drivers:
-        if not driver.is_open:
-            continue
-        now_ms = driver.now_ms
-        identity = ConsumerIdentity.of(
-            Interface.HTTP,
-            request.consumer if request.is_named else bounded_id(f"http {caller.host} {caller.client_id}"),
-            name=request.consumer if request.is_named else caller.client_id,
-            address=caller.host,
-            since_ms=now_ms,
-        )
-        driver.consumers.seen(request.consumer, identity, now_ms, driver.held_by)
-
-
-async def _woken(
-    consumer: Consumer, drivers: Sequence[tuple[GroupId, QueueDriver]], member: str, deadline: float
-) -> bool:
-    """Whether there may be messages; False when the deadline has passed."""
-    consumer.clear()
-    for _, driver in drivers:
-        driver.wait(consumer, member)
-    try:
-        async with asyncio.timeout_at(deadline):
-            await consumer.wait()
-    except TimeoutError:
-        return False
-    finally:
-        for _, driver in drivers:
-            driver.forget(consumer)
-    return True
 
 
 def _undone(driver: QueueDriver | None, first: int, end: int, most: int) -> Iterable[PeekedRange]:
@@ -397,7 +233,3 @@ def _acknowledgement(row: Settlement, last: int) -> Acknowledgement:
 
 def _failures(rows: Sequence[Settlement]) -> dict[int, Failure]:
     return {row.offset: Failure(*row.failure) for row in rows if row.failure is not None}
-
-
-def leaderless(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"no node leads a partition of {group_id!r} now")

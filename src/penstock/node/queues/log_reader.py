@@ -3,6 +3,7 @@
 from penstock.batch import iter_headers, unpacked_bytes
 from penstock.errors import PenstockError
 from penstock.node.queues.delivery_headers import scan_batches
+from penstock.node.queues.record_marks import marks_for
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.values import NOTHING, Delivery
 from penstock.node.replication.partition import Partition
@@ -29,13 +30,11 @@ class LogReader:
         partition: Partition,
         isolation: Isolation,
         *,
-        with_keys: bool,
         notices: RetentionNotices,
     ) -> None:
         self._core = core
         self._notices = notices
         self._partition = partition
-        self._with_keys = with_keys
         self.isolation = isolation
         self.is_behind = False
         """Whether the log has more than could be read in one turn."""
@@ -66,15 +65,16 @@ class LogReader:
 
     def _extend(self, now_ms: int, end: int) -> None:
         core = self._core
+        marks = marks_for(core.settings)
         data = self._partition.read(
             Offset(core.next_offset), READ_AHEAD_BYTES, end=Offset(end), at_least_one=True
         )
         if not data:  # compaction removed everything up to the end
             first = core.next_offset
-            keys = [None] * (end - first) if self._with_keys else ()
-            core.extend(now_ms, end, ScanResult(gaps=[(first, end - 1)], keys=keys))
+            marks.skip(end - first)
+            core.extend(now_ms, end, ScanResult(gaps=[(first, end - 1)], keys=marks.keys, lanes=marks.lanes))
             return
-        end, scan = scan_batches(data, core.next_offset, keys=self._with_keys)
+        end, scan = scan_batches(data, core.next_offset, marks)
         records = max(1, end - core.next_offset)
         self._record_bytes = max(32, len(data) // records)
         core.extend(now_ms, end, scan)
@@ -124,7 +124,7 @@ class LogReader:
         """The batches that hold the acquired records. Records that do not fit or cannot be read now are handed back as
         if they had not been delivered; records that compaction has removed are done. Raises an error if nothing could
         be read."""
-        batches = _Batches(max_bytes, max_unpacked)
+        batches = Batches(max_bytes, max_unpacked)
         kept: list[Acquired] = []
         for number, given in enumerate(acquired):
             try:
@@ -146,7 +146,7 @@ class LogReader:
             kept += self._core.acquire(now_ms, member, batches.end - 1 - kept[-1].last, below=batches.end)
         return Delivery(b"".join(batches.parts), kept)
 
-    def _collect(self, given: Acquired, batches: "_Batches") -> tuple[int, int]:
+    def _collect(self, given: Acquired, batches: "Batches") -> tuple[int, int]:
         """The last offset of the range that was collected; and, if a gap of the log contains all the rest of the range,
         the end of the gap, otherwise 0."""
         at = max(given.first, batches.end)
@@ -158,7 +158,7 @@ class LogReader:
             at = batches.end
         return min(given.last, at - 1), 0
 
-    def _read(self, first: int, last: int, batches: "_Batches") -> tuple[bytes, int]:
+    def _read(self, first: int, last: int, batches: "Batches") -> tuple[bytes, int]:
         """Batches from the one that holds `first`, none that starts behind `last`; or, if there are none, the end of
         the gap."""
         must = not batches.parts
@@ -188,7 +188,7 @@ class LogReader:
                 core.hand_back(now_ms, member, one.first, one.last)
 
 
-class _Batches:
+class Batches:
     """Stored batches for one delivery, and how much more may be added."""
 
     def __init__(self, bytes_left: int, unpacked_left: int | None) -> None:

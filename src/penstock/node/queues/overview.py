@@ -1,36 +1,68 @@
 """Queues of the whole cluster: descriptions, resets, deletion.
 
-The stored state says which queues exist and where they begin. Only the leader of a partition knows which of its
-messages are leased or deferred, and is asked for that. If it cannot be reached, these figures are left out.
+The stored state says which queues exist and where they begin. The leader of a partition is asked for the rest. If it
+has loaded the queue, it knows which messages are leased or deferred. If not, no consumer uses the queue, and its
+messages are counted where its state is stored. If a leader cannot be reached, its figures are left out.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.cluster import ClusterState, Topic
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.node.calls import AtNode, Calls, LeaderOf, methods
+from penstock.node.calls.messages.queue_state import CountState
 from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueConsumer, QueueDescription
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, Sighting, merged
+from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.start_position import is_beyond_term
 from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
 from penstock.node.replication.leaders import NO_LEADER
+from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.queue import QueueKey
-from penstock.types import NO_EVENTS, Caller, EventSink, GroupId, NodeId, TopicPartition
+from penstock.queue import Backlog, QueueKey
+from penstock.types import NO_EVENTS, Caller, EventSink, GroupId, NodeId, Offset, Term, TopicPartition
 
 NAMED_MAX = 3
 """Consumers that the refusal of a deletion names."""
+REPORTED_IN_LOOP = 300
+"""Partitions of queues; each takes some 20 µs, and more if it has many consumers."""
+AT_ONCE = 32
+"""Queues that are described at the same time. Each takes up to a tenth of a millisecond of the event loop's time."""
+
+
+class Described(NamedTuple):
+    """One partition of a queue."""
+
+    description: QueueDescription
+    consumers: Sequence[QueueConsumer] = ()
+    consumer_count: int = 0
+
+
+class ConsumerList(NamedTuple):
+    """The consumers of one queue that are listed."""
+
+    listed: Sequence[MergedConsumer] = ()
+    has_more: bool = False
+    total: int = 0
+    """How many there are, at least: if there are more than are listed, those of the partition that has most."""
 
 
 class QueueReport(NamedTuple):
     """Queues, and their consumers, by group."""
 
     descriptions: list[QueueDescription]
-    consumers: dict[str, list[MergedConsumer]]
+    consumers: dict[str, ConsumerList]
+
+    def consumers_of(self, group_id: str) -> ConsumerList:
+        return self.consumers.get(group_id, ConsumerList())
 
 
 class QueueOverview:
@@ -60,11 +92,14 @@ class QueueOverview:
         calls.serve(methods.RELOAD_QUEUE, self._reload_queue)
 
     async def descriptions(
-        self, group_id: str | None = None, *, caller: Caller, opened: bool = False
+        self, group_id: str | None = None, *, caller: Caller, opened: bool = False, counted: bool = False
     ) -> list[QueueDescription]:
-        """The queues of one group, or of all. `opened`: complete also for queues that have not been used since their
-        leader was elected. KafkaError if the stored state cannot be read now."""
-        return (await self.report(group_id, caller=caller, opened=opened)).descriptions
+        """The queues of one group, or of all. KafkaError if the stored state cannot be read now.
+
+        A queue that is not loaded has numbers only if they are asked for. `counted`: its stored state is counted, in
+        which messages that are not due for the first time count as available. `opened`: it is loaded and reads its
+        log."""
+        return (await self.report(group_id, caller=caller, opened=opened, counted=counted)).descriptions
 
     async def report(
         self,
@@ -72,23 +107,25 @@ class QueueOverview:
         *,
         caller: Caller,
         opened: bool = False,
+        counted: bool = False,
         max_consumers: int = 0,
     ) -> QueueReport:
         """The same, with consumers: so many of each partition."""
         starts = await self._store.starts(group_id, caller=caller)
-        asked = [
-            self._described(DescribeQueue(queue, start, opened, max_consumers), caller)
+        requests = [
+            DescribeQueue(queue, start, opened, max_consumers, counted or opened)
             for queue, start in starts.items()
         ]
-        found = [one for one in await asyncio.gather(*asked) if one is not None]
-        found.sort(key=lambda one: (one[0].group_id, one[0].topic, one[0].partition))
-        sightings: dict[str, list[Sighting]] = {}
-        for description, consumers in found:
-            sightings.setdefault(description.group_id, []).extend(_sightings(description, consumers))
-        return QueueReport(
-            [description for description, _ in found],
-            {group: merged(rows)[:LISTED_MAX] for group, rows in sightings.items()},
-        )
+        found = await self._describe_all(requests, caller)
+        if len(found) <= REPORTED_IN_LOOP:
+            return _report(found)
+        return await asyncio.get_running_loop().run_in_executor(None, _report, found)
+
+    async def topics(self, group_id: str, *, caller: Caller) -> list[str]:
+        """The topics that a group has queues on. KafkaError if the stored state cannot be read now."""
+        starts = await self._store.starts(group_id, caller=caller)
+        found = (self._state.topic_by_id(topic_id) for topic_id in {queue.topic_id for queue in starts})
+        return sorted(topic.name for topic in found if topic is not None)
 
     async def forget(
         self, group_id: str, topics: Iterable[str] | None = None, *, caller: Caller
@@ -114,7 +151,7 @@ class QueueOverview:
         report = await self.report(group_id, caller=caller, max_consumers=LISTED_MAX)
         connected = [
             one
-            for one in report.consumers.get(group_id, [])
+            for one in report.consumers_of(group_id).listed
             if one.interface != Interface.HTTP
             and (topics is None or any(topic in topics for topic, _ in one.partitions))
         ]
@@ -132,9 +169,24 @@ class QueueOverview:
 
     # --- asking the partitions' leaders
 
-    async def _described(
-        self, request: DescribeQueue, caller: Caller
-    ) -> tuple[QueueDescription, list[QueueConsumer]] | None:
+    async def _describe_all(self, requests: Sequence[DescribeQueue], caller: Caller) -> list[Described]:
+        """AT_ONCE at the same time, so that thousands of queues do not hold up other work. A leader that leaves one
+        request unanswered is not asked again."""
+        found: list[Described] = []
+        silent: set[int] = set()
+        remaining = iter(requests)
+
+        async def describe_in_turn() -> None:
+            for request in remaining:
+                described = await self._described(request, caller, silent)
+                if described is not None:
+                    found.append(described)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(describe_in_turn() for _ in requests[:AT_ONCE]))
+        return found
+
+    async def _described(self, request: DescribeQueue, caller: Caller, silent: set[int]) -> Described | None:
         queue = request.queue
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
@@ -147,15 +199,17 @@ class QueueOverview:
             leader=leader,
             start_offset=request.start_offset,
         )
-        if leader == NO_LEADER:
-            return blank, []
+        if leader == NO_LEADER or leader in silent:
+            return Described(blank)
         try:
             found = await self._calls.ask(
                 AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
             )
-        except KafkaError:
-            return blank, []
-        return found.description or blank, found.consumers
+        except KafkaError as problem:
+            if isinstance(problem, Unanswered):
+                silent.add(leader)
+            return Described(blank)
+        return Described(found.description or blank, found.consumers, found.consumer_count)
 
     async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
@@ -170,66 +224,80 @@ class QueueOverview:
     # --- answering
 
     async def _describe_queue(self, caller: Caller, request: DescribeQueue) -> DescribedQueue:
-        if request.is_opened:
-            with suppress(PenstockError):
-                await self._open(request.queue)
-        driver = self._queues.find(request.queue)
-        consumers: list[QueueConsumer] = []
-        if driver is not None:
-            driver.refresh()
-            consumers = driver.consumers.listed(driver.now_ms, driver.held_by, request.max_consumers)
-        return DescribedQueue(self._describe(request.queue, request.start_offset), consumers)
-
-    async def _open(self, queue: QueueKey) -> None:
-        topic = self._state.topic_by_id(queue.topic_id)
-        if topic is not None:
-            partition = self._partitions.get(topic.name, queue.partition)
-            await self._queues.driver(queue.group_id, queue.topic_id, partition, begin=False)
-
-    def _describe(self, queue: QueueKey, start_offset: int) -> QueueDescription | None:
+        queue = request.queue
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None:
-            return None
+            return DescribedQueue(None)
         try:
             partition = self._partitions.get(topic.name, queue.partition)
             partition.check_readable()
         except KafkaError:
-            return None
-        end = partition.end_for(self._state.group_config(queue.group_id).isolation)
-        deleted = self._queues.deleted_undone(queue, topic.name)
-        driver = self._queues.find(queue)
-        if driver is None:
-            start = max(start_offset, partition.start_offset)
-            return QueueDescription(
-                group_id=queue.group_id,
-                topic=topic.name,
-                partition=queue.partition,
-                leader=self._node_id,
-                start_offset=start,
-                end_offset=end,
-                deleted_undone=deleted,
-            )
-        seen = driver.core.describe()
-        known = seen.available + seen.leased + seen.deferred + seen.waiting + seen.dying
+            return DescribedQueue(None)
+        if request.is_opened:
+            with suppress(PenstockError):
+                driver = await self._queues.driver(queue.group_id, queue.topic_id, partition, begin=False)
+                await driver.read_on()
+        loaded = self._queues.find(queue)
+        if loaded is None:
+            return DescribedQueue(await self._describe_stored(request, partition))
+        loaded.refresh()
+        listed = loaded.consumers.listed(loaded.now_ms, loaded.held_by, request.max_consumers)
+        return DescribedQueue(self._describe_loaded(loaded), listed, loaded.consumers.count)
+
+    def _describe_loaded(self, driver: QueueDriver) -> QueueDescription:
+        topic, index = driver.partition.name
+        backlog = driver.backlog
         return QueueDescription(
-            group_id=queue.group_id,
-            topic=topic.name,
-            partition=queue.partition,
+            group_id=driver.key.group_id,
+            topic=topic,
+            partition=index,
             leader=self._node_id,
-            start_offset=seen.start_offset,
-            end_offset=end,
-            undone=known + max(0, end - seen.next_offset),
-            available=seen.available + max(0, end - seen.next_offset),
-            leased=seen.leased,
-            deferred=seen.deferred,
-            waiting=seen.waiting,
-            dying=seen.dying,
-            consumers=seen.members,
+            start_offset=driver.core.start_offset,
+            end_offset=driver.end_offset,
+            undone=backlog.undone,
+            available=backlog.available,
+            leased=backlog.leased,
+            deferred=backlog.deferred,
+            waiting=backlog.waiting,
+            dying=backlog.dying,
+            consumers=driver.core.describe().members,
             holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
             workers=len(driver.consumers.connected),
             rate=driver.consumers.rate(driver.now_ms),
-            deleted_undone=deleted,
+            deleted_undone=self._queues.deleted_undone(driver.key, topic),
         )
+
+    async def _describe_stored(self, request: DescribeQueue, partition: Partition) -> QueueDescription:
+        """A queue that is not loaded. Nobody works on it."""
+        queue, topic = request.queue, partition.name.topic
+        end = partition.end_for(self._state.group_config(queue.group_id).isolation)
+        blank = QueueDescription(
+            group_id=queue.group_id,
+            topic=topic,
+            partition=queue.partition,
+            leader=self._node_id,
+            start_offset=max(request.start_offset, partition.start_offset),
+            end_offset=end,
+            deleted_undone=self._queues.deleted_undone(queue, topic),
+        )
+        if not request.is_counted:
+            return blank
+        try:
+            backlog = await self._stored_backlog(queue, partition, end)
+        except KafkaError:
+            return blank
+        return msgspec.structs.replace(
+            blank, undone=backlog.undone, consumers=0, workers=0, rate=0.0, **backlog._asdict()
+        )
+
+    async def _stored_backlog(self, queue: QueueKey, partition: Partition, end: Offset) -> Backlog:
+        config = self._state.group_config(queue.group_id)
+        counted = await self._store.count(
+            CountState(queue, partition.start_offset, end, config.delivery_count_limit, config.dead_letters)
+        )
+        if is_beyond_term(partition, Term(counted.term), counted.state_end):  # the queue will start again
+            return Backlog(available=end - partition.start_offset)
+        return counted.backlog
 
     def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:
         topic = self._state.topic_by_id(queue.topic_id)
@@ -244,11 +312,35 @@ def has_consumers(queue: str, connected: Sequence[MergedConsumer]) -> str:
     return f"queue {queue!r} has consumers connected: {shown}{more}; stop them first"
 
 
-def _sightings(description: QueueDescription, consumers: Iterable[QueueConsumer]) -> Iterable[Sighting]:
-    for one in consumers:
+def _place(description: QueueDescription) -> tuple[str, str, int]:
+    return description.group_id, description.topic, description.partition
+
+
+def _report(found: list[Described]) -> QueueReport:
+    """May run in a thread."""
+    found.sort(key=lambda one: _place(one.description))
+    groups = groupby(found, key=lambda one: one.description.group_id)
+    return QueueReport(
+        [one.description for one in found], {group: _consumers(list(rows)) for group, rows in groups}
+    )
+
+
+def _consumers(partitions: Sequence[Described]) -> ConsumerList:
+    """The consumers of all partitions of one queue."""
+    found = merged(sighting for one in partitions for sighting in _sightings(one))
+    is_cut = any(one.consumer_count > len(one.consumers) for one in partitions)
+    return ConsumerList(
+        found[:LISTED_MAX],
+        is_cut or len(found) > LISTED_MAX,
+        max(len(found), *(one.consumer_count for one in partitions)),
+    )
+
+
+def _sightings(described: Described) -> Iterable[Sighting]:
+    for one in described.consumers:
         yield Sighting(
-            node=description.leader,
-            topic=description.topic,
-            partition=description.partition,
+            node=described.description.leader,
+            topic=described.description.topic,
+            partition=described.description.partition,
             consumer=one,
         )

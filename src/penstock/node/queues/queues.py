@@ -15,7 +15,7 @@ from penstock.node.coordination.share_groups import ShareGroups
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
-from penstock.node.parts import Part, TopicChanges
+from penstock.node.parts import Part
 from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview
@@ -90,9 +90,6 @@ class Queues(Part):
     def role_changed(self, partition: Partition) -> None:
         self.manager.role_changed(partition)
         self.state.cores.role_changed(partition)
-
-    def metadata_changed(self, topics: TopicChanges) -> None:
-        self.manager.topics_changed()
 
     def log_shortened(self, partitions: Sequence[Partition]) -> None:
         """Retention has deleted records of partitions that this node leads. Queues count those that were not done, also

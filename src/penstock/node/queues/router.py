@@ -33,7 +33,8 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
 )
 from penstock.node.metadata.cluster_view import ClusterView
-from penstock.node.queues.local_queues import WAIT_MS_MAX, LocalQueues, internal_topic, leaderless
+from penstock.node.queues.local_queues import LocalQueues, internal_topic
+from penstock.node.queues.local_receiver import leaderless
 from penstock.node.queues.manager import QueueManager
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
@@ -42,7 +43,14 @@ from penstock.types import Caller, GroupId, NodeId
 Led = Sequence[tuple[int, list[GroupId]]]
 """Nodes, each with the partitions that it leads."""
 
+PARTITIONS_PER_TURN = 500
+"""Partitions whose leader is looked up before other work gets its turn; each takes a few microseconds."""
+SPREAD_FROM = 100
+"""So many requests may wait before the ends of further ones are spread."""
 WAIT_ID_BITS = 40
+WAIT_MS_MAX = 5_000
+"""One request to other nodes waits so long at most, and another one follows for a longer wait: partitions may have got
+another leader meanwhile. A request to this node alone need not be repeated, because a driver that ends wakes it."""
 
 
 class QueueRouter:
@@ -58,6 +66,7 @@ class QueueRouter:
         queues: QueueManager,
         calls: Calls,
     ) -> None:
+        self._node_id = node_id
         self._state = state
         self._view = view
         self._calls = calls
@@ -73,14 +82,18 @@ class QueueRouter:
         no leader could be asked; POLICY_VIOLATION names the consumer that has an exclusive queue."""
         self._check_topics(request.partitions)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.wait_ms / 1000
+        deadline = loop.time() + self._wait_seconds(request)
         retry = self._calls.retry()
         while True:
-            led = self._by_leader(request.partitions)
-            received, problems = await self._receive_at_once(request, led, caller)
-            left_ms = int((deadline - loop.time()) * 1000)
-            if not received and left_ms > 0 and len(problems) < len(led):
-                received = await self._receive_waiting(request, led, min(left_ms, WAIT_MS_MAX), caller)
+            led = await self._by_leader(request.partitions)
+            left_ms = max(0, int((deadline - loop.time()) * 1000))
+            if self._is_all_here(led, request):
+                received, problems = await self._receive_in_turn(request, led, caller, wait_ms=left_ms)
+            else:
+                received, problems = await self._receive_in_turn(request, led, caller)
+                left_ms = int((deadline - loop.time()) * 1000)
+                if not received and left_ms > 0 and len(problems) < len(led):
+                    received = await self._receive_waiting(request, led, min(left_ms, WAIT_MS_MAX), caller)
             if received:
                 return received
             if loop.time() >= deadline:
@@ -90,19 +103,33 @@ class QueueRouter:
             if problems or not led:
                 await retry.pause()
 
+    def _wait_seconds(self, request: ReceiveRequest) -> float:
+        """How long the request waits. Thousands of callers that began together would also end and ask again together,
+        and everybody else would wait for them: so their ends are spread over the last quarter of the time."""
+        seconds = request.wait_ms / 1000
+        if self.local.receiver.waiting_count < SPREAD_FROM:
+            return seconds
+        return seconds * (1 - 0.25 * (next(self._turn) % SPREAD_FROM) / SPREAD_FROM)
+
     def _check_topics(self, partitions: Iterable[GroupId]) -> None:
         for topic_id in dict.fromkeys(partition.topic_id for partition in partitions):
             topic = self._state.topic_by_id(topic_id)
             if topic is not None and topic.internal:
                 raise internal_topic(topic.name)
 
-    def _by_leader(self, partitions: Iterable[GroupId]) -> Led:
+    def _is_all_here(self, led: Led, request: ReceiveRequest) -> bool:
+        """Whether this node leads all partitions."""
+        return len(led) == 1 and led[0][0] == self._node_id and len(led[0][1]) == len(request.partitions)
+
+    async def _by_leader(self, partitions: Iterable[GroupId]) -> Led:
         """Partitions by leader; each time another leader first, so that none is always asked before the others."""
         found: dict[int, list[GroupId]] = {}
-        for partition in partitions:
+        for count, partition in enumerate(partitions, 1):
             leader = self._leader(partition)
             if leader != NO_LEADER:
                 found.setdefault(leader, []).append(partition)
+            if count % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
         led = list(found.items())
         first = next(self._turn) % max(1, len(led))
         return led[first:] + led[:first]
@@ -111,12 +138,12 @@ class QueueRouter:
         topic = self._state.topic_by_id(partition.topic_id)
         if topic is None or partition.partition >= topic.partitions:
             return NO_LEADER
-        return self._view.partition(topic, partition.partition).leader
+        return self._view.leader(partition)
 
-    async def _receive_at_once(
-        self, request: ReceiveRequest, led: Led, caller: Caller
+    async def _receive_in_turn(
+        self, request: ReceiveRequest, led: Led, caller: Caller, *, wait_ms: int = 0
     ) -> tuple[list[ReceivedBatch], list[KafkaError]]:
-        """Asks one leader after the other, without waiting, until there are enough messages."""
+        """Asks one leader after the other, until there are enough messages."""
         received: list[ReceivedBatch] = []
         problems: list[KafkaError] = []
         records_left, bytes_left = request.max_records, request.max_bytes
@@ -124,7 +151,12 @@ class QueueRouter:
             if records_left <= 0 or bytes_left <= 0:
                 break
             part = _with(
-                request, partitions=partitions, max_records=records_left, max_bytes=bytes_left, wait_ms=0
+                request,
+                partitions=partitions,
+                max_records=records_left,
+                max_bytes=bytes_left,
+                wait_ms=wait_ms,
+                wait_id=next(self._wait_ids),
             )
             try:
                 found = await self._receive_from(node, part, caller)

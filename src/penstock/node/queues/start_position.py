@@ -7,6 +7,8 @@ from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.replication.partition import Partition
 from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoffSettings, decode_head, state_end
+from penstock.ring import SLOTS
+from penstock.types import Term
 
 
 def settings_of(config: ShareGroupConfig) -> QueueSettings:
@@ -15,7 +17,8 @@ def settings_of(config: ShareGroupConfig) -> QueueSettings:
         delivery_limit=config.delivery_count_limit,
         max_leased=config.max_record_locks,
         key_ordered=config.key_ordered,
-        strict=config.exclusive,
+        strict=config.exclusive and not config.owner_ordered,
+        lanes=SLOTS if config.owner_ordered else 0,
         dead_letters=config.dead_letters,
         retry_backoff=_backoff(config),
     )
@@ -38,9 +41,15 @@ def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> boo
     that is the start of the log."""
     if not partition.config.memory or HEAD_SUFFIX not in parts:
         return False
-    stored = partition.log
-    end = stored.entries.offset_at(stored.entries.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
-    return state_end(parts) > end
+    return is_beyond_term(partition, decode_head(parts[HEAD_SUFFIX]).term, state_end(parts))
+
+
+def is_beyond_term(partition: Partition, term: Term, offset: int) -> bool:
+    """Whether the offset lies behind everything that the log in memory has of this term and of earlier ones."""
+    if not partition.config.memory:
+        return False
+    entries = partition.log.entries
+    return offset > entries.offset_at(entries.end_of_term_index(term))
 
 
 async def first_offset(

@@ -7,17 +7,20 @@ A queue on a partition hashes to one partition of that topic, whose leader has t
 from collections.abc import Sequence
 
 from penstock.cluster import STATE_TOPIC, ClusterState
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, UnknownFormat
 from penstock.node.calls import BROKER, Calls, LeaderOf, methods
 from penstock.node.calls.messages.queue_state import (
     ClaimedState,
     ClaimState,
+    CountedState,
+    CountState,
     ListStartOffsets,
     ResetState,
     SaveState,
     StartOffsets,
 )
 from penstock.node.queues.state_log import QueueStateLog
+from penstock.node.queues.values import as_kafka_error
 from penstock.queue import Fence, QueueKey, StatePart
 from penstock.types import NO_TERM, Caller, GroupId
 
@@ -38,6 +41,7 @@ class QueueStateClient:
         calls.serve(methods.DELETE_STATE, self._delete)
         calls.serve(methods.RESET_STATE, self._reset)
         calls.serve(methods.LIST_START_OFFSETS, self._list_start_offsets)
+        calls.serve(methods.COUNT_STATE, self._count)
 
     # --- asking
 
@@ -77,6 +81,10 @@ class QueueStateClient:
             return None
         rows = await self._start_offsets(self.local.index_of(queue), queue.group_id, BROKER)
         return dict(rows).get(queue)
+
+    async def count(self, request: CountState) -> CountedState:
+        """Counts the messages of one queue that are not done, by its stored state. KafkaError if it has none."""
+        return await self._calls.ask(self._home(request.queue), methods.COUNT_STATE, request, caller=BROKER)
 
     async def first_partitions(self, queue: QueueKey) -> int:
         """How many partitions the topic had when the group began on it: now, unless a number is stored.
@@ -123,6 +131,12 @@ class QueueStateClient:
 
     async def _reset(self, caller: Caller, request: ResetState) -> None:
         await self.local.reset(request.queue, request.start_offset, request.term)
+
+    async def _count(self, caller: Caller, request: CountState) -> CountedState:
+        try:
+            return await self.local.count(request)
+        except UnknownFormat as problem:
+            raise as_kafka_error(problem) from problem
 
     def _list_start_offsets(self, caller: Caller, request: ListStartOffsets) -> StartOffsets:
         return StartOffsets(self.local.start_offsets(request.partition, request.group_id))

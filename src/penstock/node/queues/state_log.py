@@ -3,17 +3,34 @@
 Every method works on this node only, and raises KafkaError where another node leads the partition.
 """
 
+import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
 from penstock.cluster import STATE_TOPIC
+from penstock.node.calls.messages.queue_state import CountedState, CountState
 from penstock.node.clock import Clock
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
-from penstock.queue import Claimed, Fence, Heads, QueueKey, QueueStateStore, StatePart
+from penstock.node.queues.values import unknown_queue
+from penstock.queue import (
+    HEAD_SUFFIX,
+    Claimed,
+    Fence,
+    Heads,
+    QueueKey,
+    QueueSettings,
+    QueueStateStore,
+    StatePart,
+    StoredBacklog,
+    decode_head,
+)
 from penstock.types import NO_TERM
+
+CHUNKS_PER_TURN = 16
+"""Chunks of stored state that are counted in one turn of the event loop: 65,536 offsets, a few milliseconds at most."""
 
 
 class QueueStateLog:
@@ -38,6 +55,8 @@ class QueueStateLog:
             clock=clock,
         )
         self._state = metadata.state
+        self._clock = clock
+        self._counting = asyncio.Lock()
         self._unknown: set[UUID] = set()
         """Topics with state here that the metadata did not have at the last `tidy`."""
 
@@ -68,6 +87,30 @@ class QueueStateLog:
     def start_offsets(self, index: int, group_id: str | None) -> list[tuple[QueueKey, int]]:
         """Where each queue of a group, or of all groups (None), begins, in one partition of the state topic."""
         return self.cores.get(index).core.start_offsets(group_id)
+
+    async def count(self, request: CountState) -> CountedState:
+        """Counts the messages of one queue that are not done. KafkaError if nothing is stored of it.
+
+        Queues are counted one after the other, and a large one in turns: however many are counted, other work waits
+        for CHUNKS_PER_TURN chunks at most."""
+        async with self._counting:
+            parts = self.cores.get(self.index_of(request.queue)).core.parts(request.queue)
+            if HEAD_SUFFIX not in parts:
+                raise unknown_queue(request.queue.group_id)
+            head = decode_head(parts.pop(HEAD_SUFFIX))
+            counted = StoredBacklog(
+                head,
+                QueueSettings(delivery_limit=request.delivery_limit, dead_letters=request.dead_letters),
+                now_ms=self._clock.wall_ms(),
+                log_start_offset=request.log_start_offset,
+                end_offset=request.end_offset,
+            )
+            for number, (suffix, value) in enumerate(parts.items(), 1):
+                counted.add(suffix, value)
+                if number % CHUNKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return CountedState(head.term, counted.state_end, counted.backlog)
 
     async def committed_heads(self, index: int) -> tuple[int, Heads]:
         """The heads of all queues in one partition of the state topic, with the term in which this node leads it.

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
-from penstock.queue import AckKind, Acquired, DeadLetter
+from penstock.queue import AckKind, Acknowledgement, Acquired, Backlog, DeadLetter, Withdrawn
 from penstock.types import Isolation, Offset, Term, TopicPartition
 
 MAX_TRACKED_QUEUES = 1_000
@@ -33,25 +33,6 @@ OUTCOMES = {
     AckKind.GAP: "gap",
 }
 """The outcomes of a settlement. A renewal settles nothing."""
-
-
-class Backlog(NamedTuple):
-    """The messages that are not done, as `penstock queues describe` counts them."""
-
-    available: int = 0
-    leased: int = 0
-    deferred: int = 0
-    waiting: int = 0
-    dying: int = 0
-
-    def plus(self, other: "Backlog") -> "Backlog":
-        return Backlog(
-            self.available + other.available,
-            self.leased + other.leased,
-            self.deferred + other.deferred,
-            self.waiting + other.waiting,
-            self.dying + other.dying,
-        )
 
 
 class Led(Protocol):
@@ -98,6 +79,7 @@ class QueueStats:
         "delivered",
         "drivers",
         "expired",
+        "fenced",
         "group_id",
         "idle",
         "kinds",
@@ -116,6 +98,8 @@ class QueueStats:
         """Deliveries that were not the first of their message; `delivered` counts them too."""
         self.expired = 0
         """Messages whose lease expired."""
+        self.fenced = 0
+        """Messages that were taken from a member of a clique that has been removed."""
         self.returned = 0
         """Messages that were delivered, and returned because their consumer had not started them."""
         self.dead = 0
@@ -132,16 +116,21 @@ class QueueStats:
             if deliveries > 1:
                 self.redelivered += last - first + 1
 
-    def count_settled(self, first: int, last: int, kinds: bytes) -> None:
-        """A range was acknowledged: one kind for all, or one for each offset."""
-        if len(kinds) == 1:
-            self.kinds[kinds[0]] += last - first + 1
-            return
-        for kind in AckKind:
-            self.kinds[kind] += kinds.count(kind)
+    def count_settled(self, batches: Iterable[Acknowledgement]) -> None:
+        """Ranges were acknowledged: each with one kind for all, or one for each offset."""
+        for first, last, kinds, _ in batches:
+            if len(kinds) == 1:
+                self.kinds[kinds[0]] += last - first + 1
+                continue
+            for kind in AckKind:
+                self.kinds[kind] += kinds.count(kind)
 
     def count_returned(self, first: int, last: int) -> None:
         self.returned += last - first + 1
+
+    def count_withdrawn(self, withdrawn: Withdrawn) -> None:
+        self.returned += withdrawn.returned
+        self.fenced += withdrawn.released
 
     def count_deleted(self, partition: int, count: int) -> None:
         """Messages were deleted before they were done."""

@@ -5,17 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.queue import Acquired
+from penstock.queue import Acknowledgement, Acquired
 
-
-class Acknowledgement(NamedTuple):
-    """A consumer's decision about a range: one kind for all of it, or one for each offset. `delay_ms` is the retry
-    delay of a release."""
-
-    first: int
-    last: int
-    kinds: bytes
-    delay_ms: int | None = None
+FENCED = ErrorCode.FENCED_MEMBER_EPOCH
+"""The consumer was a slot's owner, and is not any more."""
 
 
 class NotLeased(KafkaError):
@@ -40,14 +33,36 @@ NOTHING = Delivery(b"", [])
 class Consumer(asyncio.Event):
     """A request that waits for records."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken_by: dict[object, None] = {}
+        """The drivers that may have records for it."""
+
+    def wake(self, driver: object) -> None:
+        self.woken_by[driver] = None
+        self.set()
+
+    def clear(self) -> None:
+        super().clear()
+        self.woken_by.clear()
+
 
 def unknown_queue(group_id: str) -> KafkaError:
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no queue {group_id!r} here (any more)")
 
 
-def not_leased(refused: Sequence[tuple[ErrorCode, Acknowledgement]]) -> NotLeased:
-    code, first = refused[-1]
-    if code == ErrorCode.INVALID_REQUEST:
+def not_leased(errors: Sequence[ErrorCode], acknowledgements: Sequence[Acknowledgement]) -> NotLeased:
+    """The refusal of those that have an error, of which there is at least one."""
+    refused = [(error, one) for error, one in zip(errors, acknowledgements, strict=True) if error]
+    by_code = dict(reversed(refused))
+    code = FENCED if FENCED in by_code else refused[-1][0]
+    first = by_code[code]
+    if code == FENCED:
+        message = (
+            f"{first.first} to {first.last}: the slot of a message has another owner now, or had one since the epoch "
+            "of the settlement"
+        )
+    elif code == ErrorCode.INVALID_REQUEST:
         message = (
             f"{first.first} to {first.last}: expected a range with one kind of 0 to 4, or one per offset"
         )

@@ -8,7 +8,7 @@ flushes, not a thousand. Saves are reported in the order in which they were requ
 import logging
 from collections.abc import Callable
 
-from penstock.errors import DiskFull, StorageError
+from penstock.errors import OutOfResources, StorageError
 from penstock.log.votes import NEVER_VOTED, VoteStore
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
 from penstock.node.threads import JobThread
@@ -20,6 +20,9 @@ log = logging.getLogger("penstock.node")
 Saved = Callable[[StorageError | None], None]
 
 RETRY_SECONDS = 1.0
+SAVES_PER_CYCLE = 200
+"""Saves that one cycle reports. A group that hears of its vote may begin to lead at once, and the event loop runs no
+other work until all groups of the cycle have."""
 
 
 class HardStates:
@@ -88,7 +91,7 @@ class HardStates:
     # --- one cycle
 
     def _begin(self) -> list[Saved] | None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting[:SAVES_PER_CYCLE], self._waiting[SAVES_PER_CYCLE:]
         if self.failed is None and not self._volatile:
             return waiting
         self._finish(waiting, self.failed)
@@ -99,8 +102,8 @@ class HardStates:
         return attempt(self._store.flush)
 
     def _finish(self, waiting: list[Saved], error: StorageError | None) -> None:
-        if isinstance(error, DiskFull):
-            # The store keeps what was put. No reply depended on it yet, so waiting for space loses nothing.
+        if isinstance(error, OutOfResources):
+            # The store keeps what was put. No reply depended on it yet, so waiting loses nothing.
             log.error("terms and votes cannot be saved now; next attempt in %g s: %s", RETRY_SECONDS, error)
             self._waiting[:0] = waiting
             self._cycle.request(RETRY_SECONDS)
@@ -110,3 +113,5 @@ class HardStates:
             self.failed = error
         for saved in waiting:
             saved(error)
+        if self._waiting:
+            self._cycle.request()

@@ -52,6 +52,12 @@ class LeaderTable:
     def get(self, group: GroupId) -> Leadership:
         return self._rows.get(group, UNKNOWN)
 
+    def copy(self) -> "LeaderTable":
+        """The table as it is now, for a thread."""
+        copy = LeaderTable()
+        copy._rows = dict(self._rows)
+        return copy
+
     def learn(self, group: GroupId, heard: Leadership) -> bool:
         """Whether the announcement is new. Only one leader announces itself in a term, so a later one is newer."""
         known = self._rows.get(group)

@@ -38,6 +38,9 @@ TICKS_PER_BEAT = 3
 UUID_BYTES = 16
 FRAME_BYTES = 4 * 1024 * 1024
 """A frame is sent when it has this size, so that the peer can work on it while the rest is being read."""
+FRAME_MESSAGES = 100
+"""The peer handles a frame without a pause. The first entry of a new partition makes it create files, which takes some
+hundred microseconds."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -208,7 +211,9 @@ class MultiRaft(Part):
         outbox, self._outbox = self._outbox, {}
         self._outbox_bytes = 0
         for to, messages in outbox.items():
-            self.transport.send(to.node, frame_kinds.RAFT, pack(messages))
+            for first in range(0, len(messages), FRAME_MESSAGES):
+                frame = pack(messages[first : first + FRAME_MESSAGES])
+                self.transport.send(to.node, frame_kinds.RAFT, frame)
 
     def on_messages(self, sender: NodeId, body: memoryview) -> None:
         """Raft messages of a peer. Raises ProtocolViolation if they are malformed: then the connection is closed."""

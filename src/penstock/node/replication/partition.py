@@ -21,8 +21,9 @@ from collections.abc import Callable
 
 from penstock.batch import BatchHeader
 from penstock.config import TopicConfig
-from penstock.errors import CorruptLog, DiskFull, ErrorCode, KafkaError, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, OutOfResources, StorageError
 from penstock.log import Appended, Log
+from penstock.log.segment import UNLIMITED
 from penstock.node.clock import Clock
 from penstock.node.replication.fetch_waiter import FetchWaiter
 from penstock.node.replication.multi_raft import MultiRaft
@@ -141,12 +142,15 @@ class Partition:
 
     def close(self) -> None:
         """Refuses further appends, and fails the requests that wait."""
+        if self.closed:
+            return
         self.closed = True
         self.leads = False
         self._consensus.stop()
         closed = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was closed")
         self._pending.end_term(closed)
         self._pending.fetches.clear()
+        self.replica.let_go()
 
     def damaged(self, rot: CorruptLog) -> None:
         """Notes damage of the stored bytes. Only the first report counts."""
@@ -270,7 +274,7 @@ class Partition:
         if not self._refuses_writes:
             self._refuses_writes = True
             log.error("%s refuses writes: %s", self.name, refused)
-            if self.is_replicated and isinstance(refused, DiskFull):
+            if self.is_replicated and isinstance(refused, OutOfResources):
                 self._loop.call_soon(self.replica.hand_over)
 
     def committed_at(self, appended: Appended) -> asyncio.Future[None] | None:
@@ -337,8 +341,19 @@ class Partition:
         offset: without transactions, that is the high watermark too."""
         return self.high_watermark
 
-    def read(self, offset: Offset, max_bytes: int, *, end: Offset, at_least_one: bool) -> bytes:
-        """Stored batches from the one that holds `offset`, below `end`, which is what `end_for` said."""
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        end: Offset,
+        at_least_one: bool,
+        first_max: int = UNLIMITED,
+        is_checked: bool = False,
+    ) -> bytes:
+        """Stored batches from the one that holds `offset`, below `end`, which is what `end_for` said. With
+        `at_least_one` the first one may be larger than `max_bytes`, but not larger than `first_max`. `is_checked`: for
+        readers that do not compare checksums themselves."""
         if end <= offset <= self.log.end_offset:
             return b""
         if offset > self.log.end_offset:
@@ -346,7 +361,14 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.name} holds offsets {self.log.start_offset} to {end}, not {offset}",
             )
-        return self.log.read(offset, max_bytes, limit=end, at_least_one=at_least_one)
+        return self.log.read(
+            offset,
+            max_bytes,
+            limit=end,
+            at_least_one=at_least_one,
+            first_max=first_max,
+            is_checked=is_checked,
+        )
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
         """Where `term` ended, or the nearest term before it. This leader's own term has not ended: the log's end."""

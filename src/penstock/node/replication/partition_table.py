@@ -10,7 +10,7 @@ has.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
@@ -90,6 +90,20 @@ class PartitionTable:
     def held(self, topic: str) -> list[int]:
         """Indexes of the topic's partitions of which a replica is here."""
         return sorted(self._topics.get(topic, ()))
+
+    def holds(self, topic: str, index: int) -> bool:
+        """Whether a replica of the partition is here, online or not."""
+        return index in self._topics.get(topic, ())
+
+    def group_of(self, topic: str, index: int) -> GroupId | None:
+        """The group of the replica that is here, also of an offline one: that of an earlier topic of this name, until
+        it is destroyed."""
+        return self._groups.get(TopicPartition(topic, index))
+
+    @property
+    def count(self) -> int:
+        """All replicas that are here, online or not."""
+        return len(self._groups)
 
     def names(self) -> list[str]:
         return list(self._topics)
@@ -215,7 +229,7 @@ class PartitionTable:
         and never a new life with the files of an old one. Raises StorageError; the replica is then closed."""
         found, group = self._topics[name.topic][name.partition], self._groups[name]
         if isinstance(found, Partition):
-            found.close()
+            self._close(found)
             found.log.abandon("is rebuilt")
             self._topics[name.topic][name.partition] = LogLost(f"{name} is being rebuilt")
         if self._disk.exists(f"{self._topics_dir}/{name}"):
@@ -223,37 +237,42 @@ class PartitionTable:
         self._multi_raft.hard_states.renew_now(group, life)
         return self.open(name, group, config, None)
 
-    def reconfigure(self, topic: str, config: TopicConfig) -> None:
-        for partition in self._topics.get(topic, {}).values():
-            if isinstance(partition, Partition):
-                partition.reconfigure(config)
+    def reconfigure(self, topic: str, index: int, config: TopicConfig) -> None:
+        partition = self.find(topic, index)
+        if partition is not None and partition.config != config:
+            partition.reconfigure(config)
 
-    def destroy(self, topic: str, indexes: Iterable[int]) -> list[Callable[[], None]]:
-        """Closes these replicas for good. Returns the slow part of their deletion, for a thread."""
-        partitions = self._topics.get(topic, {})
-        slow = []
-        for index in indexes:
-            partition = partitions.pop(index)
-            group = self._groups.pop(TopicPartition(topic, index), None)
-            if group is not None:
-                self._multi_raft.hard_states.forget(group)
-            if isinstance(partition, Partition):
-                partition.close()
-                slow.append(partition.log.destroy())
-            else:  # its log could not be opened, but its name must be free for the next topic
-                slow.append(Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy())
+    def destroy(self, topic: str, index: int) -> Callable[[], None]:
+        """Closes a replica for good. Returns the slow part of its deletion, for a thread."""
+        found, group = self._take_out(topic, index)
+        if group is not None:
+            self._multi_raft.hard_states.forget(group)
+        if isinstance(found, Partition):
+            self._close(found)
+            return found.log.destroy()
+        # Its log could not be opened, but its name must be free for the next topic.
+        return Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy()
+
+    def set_aside(self, topic: str, index: int) -> None:
+        """Closes a replica and moves its folder out of the way."""
+        found, _ = self._take_out(topic, index)
+        if isinstance(found, Partition):
+            self._close(found)
+            found.log.close()
+        if self._disk.exists(f"{self._topics_dir}/{topic}-{index}"):
+            self._move_aside(f"{topic}-{index}")
+
+    def _take_out(self, topic: str, index: int) -> tuple[Partition | Offline, GroupId | None]:
+        partitions = self._topics[topic]
+        found = partitions.pop(index)
         if not partitions:
-            self._topics.pop(topic, None)
-        return slow
+            del self._topics[topic]
+        return found, self._groups.pop(TopicPartition(topic, index), None)
 
-    def set_aside(self, topic: str) -> None:
-        """Closes the topic's replicas and moves their folders out of the way."""
-        for index, partition in self._topics.pop(topic, {}).items():
-            if isinstance(partition, Partition):
-                partition.close()
-                partition.log.close()
-            if self._disk.exists(f"{self._topics_dir}/{topic}-{index}"):
-                self._move_aside(f"{topic}-{index}")
+    def _close(self, partition: Partition) -> None:
+        """Other parts of the node learn that they cannot use it any more."""
+        partition.close()
+        self._on_role(partition)
 
     def close(self) -> None:
         """Closes every log. A log that cannot save its checkpoint (the next start is then slower) does not keep others

@@ -5,13 +5,21 @@ flush, a saved vote) is started here and reported to the core when it is done.
 """
 
 import logging
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import BatchError, CorruptLog, DiskFull, KafkaError, ProtocolViolation, StorageError
+from penstock.errors import (
+    BatchError,
+    CorruptLog,
+    KafkaError,
+    OutOfResources,
+    ProtocolViolation,
+    StorageError,
+)
 from penstock.log import Log, Prefix
 from penstock.raft import (
     Append,
@@ -137,6 +145,11 @@ class RaftDriver:
         self._stopped = True
         self._multi_raft.remove(self)
 
+    def let_go(self) -> None:
+        """After `stop`: no reference leads back to this object (see `PartitionReplica.let_go`)."""
+        self._host = cast(GroupHost, weakref.proxy(self._host))
+        self.core.let_go()
+
     def step(self, sender: Replica, message: Message) -> None:
         try:
             self._feed(lambda now: self.core.step(now, sender, message))
@@ -221,8 +234,8 @@ class RaftDriver:
             if self._wrote_control:
                 self._wrote_control = False
                 self.carry_out(self.core.appended(self._multi_raft.now(), 0))
-        except DiskFull as refused:
-            self._no_space(refused)
+        except OutOfResources as refused:
+            self._cannot_write_now(refused)
         except (StorageError, CorruptLog, BrokenPromise) as trouble:
             self.halt(trouble)
         except (BatchError, KafkaError) as wrong:
@@ -256,7 +269,7 @@ class RaftDriver:
             effect.index,
         )
 
-    def _no_space(self, refused: DiskFull) -> None:
+    def _cannot_write_now(self, refused: OutOfResources) -> None:
         """Nothing was acknowledged. A follower gets the entries again, when there may be space; a leader that cannot
         write its own entries steps down."""
         if not self._full:
@@ -325,9 +338,9 @@ class RaftDriver:
         try:
             prefix = msgspec.msgpack.decode(message.prefix, type=Prefix)
             self.log.reset(replace(prefix, config=encode_config(message.config)))
-        except DiskFull as full:
+        except OutOfResources as refused:
             # The core already counts on the new start, so this replica cannot go back to its old log.
-            raise StorageError(f"no space to start the log again: {full}") from full
+            raise StorageError(f"the log cannot start again: {refused}") from refused
         except (msgspec.DecodeError, ValueError) as wrong:
             raise StorageError(f"the leader sent an invalid prefix: {wrong}") from wrong
         log.info("%s: starts again at offset %d, from its leader", self._host.label, self.log.start_offset)

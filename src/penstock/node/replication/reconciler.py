@@ -24,6 +24,8 @@ from penstock.types import Replica
 log = logging.getLogger("penstock.node")
 
 ROUND_SECONDS = 0.5
+PARTITIONS_PER_TURN = 200
+"""Partitions that are looked after before other work gets its turn; each takes about 20 µs."""
 FOUNDING = -1
 ROUNDS_IN_SYNC_MIN = 10
 """A preferred leader gets the leadership when it was in sync for this many rounds: a node that has just started is
@@ -71,7 +73,9 @@ class ReplicaReconciler(Part):
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             self._repair.look()
-            for partition in list(self._partitions.online()):
+            for count, partition in enumerate(list(self._partitions.online())):
+                if count % PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 if (partition.serves and partition.is_replicated) or self._has_target(partition):
                     try:
                         self._look_after(partition)

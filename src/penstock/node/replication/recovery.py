@@ -10,7 +10,7 @@ nodes again once these return empty (`penstock.cluster.moves.report_moved`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
@@ -68,12 +68,15 @@ class PartitionRecovery:
         metadata: MetadataLog,
         partitions: PartitionTable,
         seen: Callable[[], dict[int, int]],
+        opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """`seen`: nodes that gossip knows to be alive, with their incarnations."""
+        """`seen`: nodes that gossip knows to be alive, with their incarnations. `opened` returns when the replicas that
+        the metadata names are open."""
         self._me = me
         self._seen = seen
         self._metadata = metadata
         self._partitions = partitions
+        self._opened = opened
         self._turn = asyncio.Lock()
 
     def find(self, topic: str | None = None, *, discarded: Sequence[int] = ()) -> RecoveryReport:
@@ -173,6 +176,7 @@ class PartitionRecovery:
             if one.obstacle is not None:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"the metadata is not recovered: {one.obstacle}")
             await self._metadata.change(self._after_loss)
+            await self._opened()
         return found
 
     def _after_loss(self, state: ClusterState) -> list[MetadataRecord]:

@@ -6,9 +6,10 @@ what the rest of `node` asks about the group: which replicas keep up, how far ea
 """
 
 import logging
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.node.replication.multi_raft import MultiRaft
@@ -40,6 +41,7 @@ class PartitionReplica:
     """Implements `raft_driver.GroupHost` for one partition."""
 
     __slots__ = (
+        "__weakref__",
         "_announced",
         "_mark_dirty",
         "_multi_raft",
@@ -169,6 +171,13 @@ class PartitionReplica:
         self._pending.fail(error)
         self._pending.wake()
         self.settled()
+
+    def let_go(self) -> None:
+        """The partition is closed for good. From now on its objects refer back to each other weakly, so they are freed
+        with the last reference to the partition. A search for cycles among all objects of the process would hold up
+        everybody when a topic with thousands of partitions is deleted."""
+        self._partition = cast("Partition", weakref.proxy(self._partition))
+        self.consensus.let_go()
 
     # --- the other replicas
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.cluster import ClusterState
 from penstock.config import Address
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
@@ -15,6 +16,8 @@ from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.replica import ReplicaFacts
+from penstock.node.shared_work import SharedWork
+from penstock.node.slices import in_slices
 from penstock.node.status.cluster_status import (
     ALIVE,
     ClusterFigures,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 200_000
 """The most rows in one answer: as many partitions as a cluster may have."""
+PARTITIONS_PER_TURN = 200
+"""Partitions that are described before other work gets its turn; each takes up to 30 µs."""
 MAX_REASON_CHARACTERS = 400
 """The longest text about a problem of a replica: whole sentences, but not megabytes."""
 
@@ -66,8 +71,11 @@ def _replica(one: ReplicaFacts, per_entry: float, width: int) -> ReplicaRow:
     return ReplicaRow(one.node_id, one.end_offset, lag, behind, max(0, one.silent_ms), one.learner)
 
 
-def _progress(rows: Iterable[LedPartition]) -> Progress:
-    return {row.group: tuple(ReplicaStatus(**one._asdict()) for one in row.replicas) for row in rows}
+async def _progress(rows: Iterable[LedPartition]) -> Progress:
+    return {
+        row.group: tuple(ReplicaStatus(**one._asdict()) for one in row.replicas)
+        async for row in in_slices(rows, PARTITIONS_PER_TURN)
+    }
 
 
 def _troubles(node: int, rows: Iterable[DamagedReplica]) -> Troubles:
@@ -91,16 +99,20 @@ class StatusCollector:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._snapshots = SharedWork(self._take_snapshot)
         node.calls.serve(methods.LIST_LED_PARTITIONS, self._list_led_partitions)
         node.calls.serve(methods.LIST_DAMAGED_REPLICAS, self._list_damaged_replicas)
 
     async def snapshot(self) -> ClusterStatus:
         """The whole report, with the lags of partitions that other nodes lead and the problems of their replicas: two
-        calls to each node."""
+        calls to each node. Callers that ask at the same time share one."""
+        return await self._snapshots.result()
+
+    async def _take_snapshot(self) -> ClusterStatus:
         node = self._node
         seen, unanswered = await self._ask_nodes()
-        state = node.metadata.state
-        partitions = list(render_partitions(state, node.view, seen))
+        state = node.metadata.state.copy()
+        partitions = await self._rendered(state, seen)
         quorum = self._quorum(seen)
         nodes = render_nodes(state, self._identity(), seen, quorum, partitions)
         troubles = tuple(render_troubles(nodes, partitions, quorum, seen))
@@ -128,31 +140,42 @@ class StatusCollector:
     async def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
         """The partitions of one topic or of all, with lags."""
         seen, _ = await self._ask_nodes(topic)
-        return list(render_partitions(self._node.metadata.state, self._node.view, seen, topic))
+        return await self._rendered(self._node.metadata.state.copy(), seen, topic)
 
-    def nodes(self) -> list[NodeStatus]:
+    async def nodes(self) -> list[NodeStatus]:
         """All nodes, without asking another one."""
-        seen = self._node_view(())
-        state = self._node.metadata.state
-        partitions = list(render_partitions(state, self._node.view, seen))
+        seen = await self._node_view(())
+        state = self._node.metadata.state.copy()
+        partitions = await self._rendered(state, seen)
         return render_nodes(state, self._identity(), seen, self._quorum(seen), partitions)
 
-    def figures(self) -> ClusterFigures:
+    async def _rendered(
+        self, copy: ClusterState, seen: NodeView, topic: str | None = None
+    ) -> list[PartitionStatus]:
+        """`copy`: the metadata may change during a pause."""
+        found = render_partitions(copy, self._node.view, seen, topic)
+        return [one async for one in in_slices(found, PARTITIONS_PER_TURN)]
+
+    async def figures(self) -> ClusterFigures:
         node = self._node
-        held = list(node.partitions.online())
-        led = [partition for partition in held if partition.serves]
-        members = Counter(self._members().values()) or Counter({ALIVE: 1})
-        leaders = (node.leaders.get(partition.group).leader for partition in held)
+        replicas = leaders = weak = leaderless = lag_max = 0
+        async for partition in in_slices(list(node.partitions.online()), PARTITIONS_PER_TURN):
+            replicas += 1
+            leaderless += node.leaders.get(partition.group).leader < 0
+            if partition.serves:
+                leaders += 1
+                weak += self._is_weak(partition)
+                lag_max = max(lag_max, *(one.lag for one in partition.replica.progress()))
         return ClusterFigures(
-            leaders=len(led),
-            replicas=len(held),
-            under_replicated=sum(map(self._is_weak, led)),
-            leaderless=sum(leader < 0 for leader in leaders),
+            leaders=leaders,
+            replicas=replicas,
+            under_replicated=weak,
+            leaderless=leaderless,
             elections=node.metrics.elections_won,
             is_controller=node.metadata.is_controller,
-            replication_lag_max=max((one.lag for each in led for one in each.replica.progress()), default=0),
+            replication_lag_max=lag_max,
             peer_connections=len(self._connected()),
-            members=dict(members),
+            members=dict(Counter(self._members().values()) or Counter({ALIVE: 1})),
         )
 
     def _is_weak(self, partition: Partition) -> bool:
@@ -179,7 +202,7 @@ class StatusCollector:
             for trouble in _troubles(node, replicas)
         ]
         silent = tuple(node for node in asked if isinstance(led[node], KafkaError))
-        return self._node_view(told, troubles), silent
+        return await self._node_view(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
         """Nodes that know lags or held-back records which this one does not know."""
@@ -192,12 +215,13 @@ class StatusCollector:
         found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
         return {one for one in found if one >= 0 and one != self._node.node_id}
 
-    def _list_led_partitions(self, caller: Caller, request: None) -> list[LedPartition]:
-        return self._rows_here()[:MAX_ROWS]
+    async def _list_led_partitions(self, caller: Caller, request: None) -> list[LedPartition]:
+        return (await self._rows_here())[:MAX_ROWS]
 
-    def _rows_here(self) -> list[LedPartition]:
+    async def _rows_here(self) -> list[LedPartition]:
         held = dict(self._node.undone_retention.held_back())
-        return [_row(partition, held.get(partition)) for partition in (*self._led(), *self._own_led())]
+        led = in_slices([*self._led(), *self._own_led()], PARTITIONS_PER_TURN)
+        return [_row(partition, held.get(partition)) async for partition in led]
 
     def _list_damaged_replicas(self, caller: Caller, request: None) -> list[DamagedReplica]:
         return list(self._troubles_here())[:MAX_ROWS]
@@ -221,30 +245,30 @@ class StatusCollector:
     def _own_led(self) -> list[Partition]:
         return [own for own in self._own() if self._node.metadata.is_controller]
 
-    def _node_view(
+    async def _node_view(
         self,
         elsewhere: Iterable[LedPartition],
         troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = (),
     ) -> NodeView:
-        led = [*elsewhere, *self._rows_here()]
+        led = [*elsewhere, *await self._rows_here()]
         troubles = [*_troubles(self._node.node_id, self._troubles_here()), *troubles_elsewhere]
         troubles.sort(key=lambda row: (row[0].topic, row[0].partition, row[0].node_id))
         return NodeView(
             self._members(),
             self._connected(),
-            _progress(led),
+            await _progress(led),
             offline=tuple(one for one, takes_part in troubles if not takes_part),
             damaged=tuple(one for one, takes_part in troubles if takes_part),
             held_back=tuple(self._held_back(led)),
         )
 
     def _held_back(self, led: Iterable[LedPartition]) -> Iterator[HeldBackStatus]:
-        names = {group: topic.name for topic, group, _ in self._node.metadata.state.groups()}
         for row in led:
-            if row.held_back is not None and row.group in names:
-                yield HeldBackStatus(
-                    topic=names[row.group], partition=row.group.partition, **row.held_back._asdict()
-                )
+            if row.held_back is not None:
+                topic = self._node.metadata.state.topic_by_id(row.group.topic_id)
+                if topic is not None:
+                    partition = row.group.partition
+                    yield HeldBackStatus(topic=topic.name, partition=partition, **row.held_back._asdict())
 
     def _members(self) -> dict[Replica, str]:
         links = self._node.links

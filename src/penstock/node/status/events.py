@@ -36,6 +36,8 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     replicas: list[int] | None = None
     group: str | None = None
     subscription: str | None = None
+    clique: str | None = None
+    worker: str | None = None
     generation: int | None = None
     member: str | None = None
     members: int | None = None
@@ -110,6 +112,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "queue.undone_deleted": ("group", "topic", "partition", "last_offset", "count"),
     "queue.delay_beyond_retention": ("group", "topic", "partition", "first_offset", "due_ms"),
     "retention.held_back": ("topic", "partition", "group", "count", "bytes"),
+    "clique.worker_joined": ("clique", "worker", "member"),
+    "clique.worker_left": ("clique", "worker", "member"),
+    "clique.worker_expired": ("clique", "worker", "member"),
     "subscription.attached": ("subscription", "topics", "resumed"),
     "subscription.detached": ("subscription", "reason"),
     "subscription.inactive": ("subscription", "reason"),

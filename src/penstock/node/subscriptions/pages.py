@@ -18,8 +18,8 @@ from penstock.types import TopicPartition
 UNPACKED_BYTES = 4 * 1024 * 1024
 """The unpacked size of one page, by the headers of its batches, apart from a single batch that is larger: a few
 kilobytes can unpack to a hundred megabytes."""
-FRAME_BYTES = 256 * 1024
-"""One frame, unless a single message is larger: clients accept a megabyte by default."""
+FRAME_BYTES = 64 * 1024
+"""One frame, unless a single message is larger: a subscriber that does not read holds the rest of one."""
 ROW_BYTES = 120
 """The memory of a message in addition to its body."""
 

@@ -5,7 +5,8 @@ and commits its changes: one write at a time, with all acks that arrived meanwhi
 
 The next page of a partition is *wanted*, *waited for* (requested), or *ready*. Ready partitions take turns, a frame
 each. The pages of one subscriber are bounded: beyond PAGE_BYTES_MAX a page that arrives is dropped, and is wanted again
-when there is space. A subscriber that does not read its frames blocks its own `send`, and costs the others nothing.
+when there is space. A frame is made when the connection takes it. A subscriber that does not read its frames costs the
+others nothing, and after a moment it holds no pages: only the rest of its last frame.
 """
 
 import asyncio
@@ -23,8 +24,8 @@ from penstock.node.subscriptions.values import (
     FAILED,
     ControlFrame,
     EndReason,
+    FrameSink,
     ReadOutcome,
-    Send,
     SubscribeRefused,
     SubscribeRequest,
 )
@@ -33,6 +34,8 @@ from penstock.types import NO_TERM, TopicPartition
 
 PAGE_BYTES_MAX = 256 * 1024
 """Pages that one subscriber holds; a single page may be larger."""
+KEEP_PAGES_SECONDS = 1.0
+"""How long a subscriber that does not read keeps its pages: thousands of them must not fill the memory."""
 BURST_FRAMES = 4
 """Frames before other subscribers get their turn: sending may complete without waiting."""
 DUE_READS_MAX = 16
@@ -88,8 +91,12 @@ class SubscriberSession:
         self._ready: deque[TopicPartition] = deque()
         self._pages: dict[TopicPartition, Page] = {}
         self._page_bytes = 0
+        self._is_stuck = False
+        """The subscriber does not read, and holds no pages."""
         self._fetching: dict[tuple[TopicPartition, int], PageWaiter] = {}
         self._due: deque[tuple[TopicPartition, int, Page]] = deque()
+        self._due_again: deque[tuple[TopicPartition, int]] = deque()
+        """Due messages whose pages were dropped."""
         self._notices: deque[ControlFrame] = deque()
         self._awake = asyncio.Event()
         self._due_timer: asyncio.TimerHandle | None = None
@@ -102,14 +109,15 @@ class SubscriberSession:
 
     # --- running and ending
 
-    async def run(self, send: Send) -> EndReason:
+    async def run(self, sink: FrameSink) -> EndReason:
         """Pushes messages until it ends; returns the reason."""
         burst = 0
         while self.ending is None:
             self._awake.clear()
+            await self._wait_for_room(sink)
             frame = self._next()
             if frame is not None:
-                await send(frame)
+                await sink.send(frame)
                 burst += 1
                 if burst % BURST_FRAMES == 0:
                     await asyncio.sleep(0)
@@ -119,6 +127,22 @@ class SubscriberSession:
                     await asyncio.sleep(0)  # no message of this page is sent now; many such pages may follow
                 await self._awake.wait()
         return self.ending
+
+    async def _wait_for_room(self, sink: FrameSink) -> None:
+        if not await sink.has_room(KEEP_PAGES_SECONDS):
+            self._drop_pages()
+            self._is_stuck = True
+            await sink.wait_for_room()
+            self._is_stuck = False
+
+    def _drop_pages(self) -> None:
+        """They are read again when the subscriber goes on to read."""
+        self._ready.clear()
+        self._wanted.extend(self._pages)
+        for key in list(self._pages):
+            self._drop_page(key)
+        self._due_again.extend((key, offset) for key, offset, _ in self._due)
+        self._due.clear()
 
     def end(self, ending: EndReason) -> None:
         """The first reason counts."""
@@ -189,6 +213,7 @@ class SubscriberSession:
             if waiter is not None:
                 waiter.cancel()
             self._drop_page(key)
+        self._due_again = deque(due for due in self._due_again if due[0].topic != topic)
         self.tell({"type": "gone", "topic": topic})
         if not self.topic_ids:
             self.end(EndReason("unknown_topic", "all topics of this subscription were deleted"))
@@ -268,7 +293,7 @@ class SubscriberSession:
         if self._waiting.pop(key, None) is None or self.ending is not None:
             return
         if isinstance(outcome, Page):
-            if self._page_bytes < PAGE_BYTES_MAX:
+            if self._page_bytes < PAGE_BYTES_MAX and not self._is_stuck:
                 self._add_page(key, outcome)
             else:
                 self._wanted.append(key)
@@ -316,7 +341,7 @@ class SubscriberSession:
     def _fetch_due(self) -> None:
         now_ms = self._now_ms()
         while len(self._fetching) + len(self._due) < DUE_READS_MAX:
-            found = self.core.pop_due(now_ms)
+            found = self._due_again.popleft() if self._due_again else self.core.pop_due(now_ms)
             if found is None:
                 return
             key, offset = found
@@ -330,7 +355,9 @@ class SubscriberSession:
     def _due_read(self, key: TopicPartition, offset: int, outcome: Page | ReadOutcome) -> None:
         if self._fetching.pop((key, offset), None) is None or self.ending is not None:
             return
-        if isinstance(outcome, Page):
+        if isinstance(outcome, Page) and self._is_stuck:
+            self._due_again.append((key, offset))
+        elif isinstance(outcome, Page):
             self._due.append((key, offset, outcome))
         elif outcome is FAILED:
             self.end(EndReason("internal_error", outcome.reason))

@@ -1,6 +1,6 @@
 """Inputs and outputs of subscriptions, and the protocols of their reader and encoders."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -108,4 +108,17 @@ FAILED = ReadOutcome(reason="reading it failed because of a bug: the log of the 
 
 ControlFrame = dict[str, object]
 """A frame to the subscriber that is not made of messages; encoded as JSON."""
-Send = Callable[[bytes | ControlFrame], Awaitable[None]]
+
+
+class FrameSink(Protocol):
+    """The connection of a subscriber."""
+
+    async def send(self, what: bytes | ControlFrame) -> None: ...
+
+    async def has_room(self, seconds: float) -> bool:
+        """Whether it takes a frame now, or within so many seconds, because the subscriber reads."""
+        ...
+
+    async def wait_for_room(self) -> None:
+        """Returns when it takes a frame; raises if the subscriber reads nothing for long."""
+        ...

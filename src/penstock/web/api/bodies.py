@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from penstock.config import Limits
+from penstock.node.memory import Reservation
 from penstock.web.api.problems import Problem
 
 JSON = "application/json"
@@ -26,39 +27,12 @@ DISCARDED_BYTES = 32 * 1024 * 1024
 DISCARDED_SECONDS = 3.0
 
 
-class MemoryBudget:
-    """The bytes of all requests that are under way."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.used = 0
-
-    def take(self, count: int) -> None:
-        if self.used + count > self._max_bytes:
-            message = (
-                f"requests under way take {self.used} bytes; limits.max_http_memory_bytes={self._max_bytes}"
-            )
-            raise Problem(503, "too_busy", message)
-        self.used += count
-
-    def release(self, count: int) -> None:
-        self.used -= count
-
-
-class Reservation:
-    """The bytes of one request."""
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-        self.bytes = 0
-
-    def take(self, count: int) -> None:
-        self._budget.take(count)
-        self.bytes += count
-
-    def release(self) -> None:
-        self._budget.release(self.bytes)
-        self.bytes = 0
+def reserve(reserved: Reservation, count: int) -> None:
+    """Counts more bytes of a request or its response, or Problem."""
+    if not reserved.try_take(count):
+        budget = reserved.budget
+        message = f"requests under way take {budget.used} bytes; {budget.name}={budget.max_bytes}"
+        raise Problem(503, "too_busy", message)
 
 
 class TooLarge(Problem):
@@ -98,7 +72,7 @@ async def _read(request: Request, most: int, reserved: Reservation) -> bytes:
         if len(body) + len(part) > most:
             reserved.release()
             raise TooLarge(most, unread=more)
-        reserved.take(len(part))
+        reserve(reserved, len(part))
         body += part
     return bytes(body)
 

@@ -89,7 +89,7 @@ class Cluster:
         return Answer(200, await offloaded(OFFLOAD_FROM_BYTES, msgspec.json.encode, snapshot))
 
     async def list_nodes(self, call: Call[NoParams, None]) -> NodeList:
-        return NodeList(nodes=self._node.status.nodes())
+        return NodeList(nodes=await self._node.status.nodes())
 
     async def list_partitions(self, call: Call[PartitionsParams, None]) -> Answer[PartitionList]:
         topic = None if call.params.topic is UNSET else call.params.topic

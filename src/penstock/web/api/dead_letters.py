@@ -21,6 +21,7 @@ from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import AcceptRequest, PeekRequest, PeekResult
 from penstock.node.queues import dead_letters as dead_letter_headers
 from penstock.types import Caller, GroupId, Operation
+from penstock.web.api.bodies import reserve
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
@@ -189,7 +190,7 @@ class DeadLetters:
                     return
                 pages += 1
                 seen = await self._peek(topic, partition, at, PAGE_RECORDS, known)
-                call.reserved.take(unpacked_total(seen.records))
+                reserve(call.reserved, unpacked_total(seen.records))
                 for letter in await offloaded(
                     OFFLOAD_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
                 ):

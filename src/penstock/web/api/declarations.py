@@ -24,7 +24,7 @@ from penstock.node.calls import BROKER
 from penstock.types import Operation
 from penstock.web.api.problems import Problem
 from penstock.web.api.queue_shapes import NewQueue
-from penstock.web.api.queues import Queues
+from penstock.web.api.queues import Queues, needs_one_partition
 from penstock.web.api.topics import NewTopic, Topics
 
 log = logging.getLogger("penstock.declarations")
@@ -144,7 +144,9 @@ class Declarations:
             advice = f"`penstock queues alter {wanted.name} --config {config}={other}` changes it"
             yield f"queue {wanted.name} has {config}={value}, the config file says {other}; {advice}"
         known = self._node.metadata.state.topics.get(topic)
-        if known is not None:
+        if known is not None and wanted.point_to_point and known.partitions != 1:
+            yield needs_one_partition(wanted.name, known)
+        elif known is not None:
             needed = new.topic_configs()
             entries = self._node.resources.topic_configs(known.configs, list(needed))
             for config, value, other in _differing(entries if needed else [], needed):

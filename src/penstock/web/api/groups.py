@@ -5,6 +5,7 @@ if that is later, to the latest.
 """
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -25,7 +26,7 @@ from penstock.kafka.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.kafka.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -41,7 +42,7 @@ from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.types import Caller, Operation, TopicPartition
 from penstock.web.api.problems import check, refused, wrong
-from penstock.web.api.routing import Call, NoParams
+from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
 from penstock.web.api.topics import TopicName, find_topic
 
 SHARE = "share"
@@ -112,7 +113,7 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OffsetsReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The group's new position in a topic: `to` an offset, earliest or latest, or the first offset at a time; on all
     partitions, or on some."""
 
@@ -127,7 +128,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class ResetDone(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetsResetDone(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     topic: str
     offsets: list[PartitionOffset]
@@ -146,7 +147,7 @@ class Groups:
         answers = await asyncio.gather(*(self._listed(call.client, node) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
         return GroupList(
-            groups=sorted(rows, key=lambda row: row.group),
+            groups=await in_thread_if(len(rows) > ROWS_IN_LOOP, _by_name, rows),
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
@@ -157,16 +158,7 @@ class Groups:
             return None
         if answer.error_code != ErrorCode.NONE:
             return None
-        return [
-            GroupSummary(
-                group=row.group_id,
-                state=row.group_state,
-                type=row.group_type,
-                protocol_type=row.protocol_type,
-                coordinator=node,
-            )
-            for row in answer.groups
-        ]
+        return await in_thread_if(len(answer.groups) > ROWS_IN_LOOP, _summaries, answer.groups, node)
 
     async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
         group = call.params.group
@@ -265,7 +257,7 @@ class Groups:
         )
         return answer.results[0].error_code
 
-    async def reset_offsets(self, call: Call[GroupParams, Reset]) -> ResetDone:
+    async def reset_offsets(self, call: Call[GroupParams, OffsetsReset]) -> OffsetsResetDone:
         group, wanted = call.params.group, call.body
         partitions = self._chosen(call)
         found = await self.described(call.client, group)
@@ -274,9 +266,9 @@ class Groups:
         offsets = await self._targets(call.client, wanted, partitions)
         await self._commit(call.client, group, wanted.topic, offsets)
         rows = [PartitionOffset(partition=one, offset=offset) for one, offset in sorted(offsets.items())]
-        return ResetDone(group=group, topic=wanted.topic, offsets=rows)
+        return OffsetsResetDone(group=group, topic=wanted.topic, offsets=rows)
 
-    def _chosen(self, call: Call[GroupParams, Reset]) -> list[int]:
+    def _chosen(self, call: Call[GroupParams, OffsetsReset]) -> list[int]:
         wanted = call.body
         if (wanted.to is None) == (wanted.timestamp_ms is None):
             raise wrong("to", "expected either `to` or `timestamp_ms`")
@@ -286,7 +278,9 @@ class Groups:
             raise wrong("partitions", f"{partitions[-1]}: expected 0 to {count - 1}")
         return partitions
 
-    async def _targets(self, client: InnerClient, wanted: Reset, partitions: list[int]) -> dict[int, int]:
+    async def _targets(
+        self, client: InnerClient, wanted: OffsetsReset, partitions: list[int]
+    ) -> dict[int, int]:
         first = await get_offsets(client, wanted.topic, partitions, EARLIEST)
         last = await get_offsets(client, wanted.topic, partitions, LATEST)
         if wanted.timestamp_ms is not None:
@@ -350,6 +344,24 @@ def _assignment(blob: bytes) -> list[Assigned] | None:
     except ProtocolViolation:
         return None
     return [Assigned(topic=row.topic, partitions=row.partitions) for row in found.assigned_partitions]
+
+
+def _summaries(groups: Iterable[ListedGroup], node: int) -> list[GroupSummary]:
+    """May run in a thread, as `_by_name`."""
+    return [
+        GroupSummary(
+            group=row.group_id,
+            state=row.group_state,
+            type=row.group_type,
+            protocol_type=row.protocol_type,
+            coordinator=node,
+        )
+        for row in groups
+    ]
+
+
+def _by_name(rows: list[GroupSummary]) -> list[GroupSummary]:
+    return sorted(rows, key=lambda row: row.group)
 
 
 def _committed(

@@ -78,8 +78,11 @@ def open_jobs(data: bytes, acquired: Sequence[Handed], kept: OpenedBatches | Non
     kept = kept or OpenedBatches(0)
     unreadable: list[Range] = []
     found: list[Record] = []
+    at = 0
     for position, header in iter_headers(data):
-        wanted = list(_within(acquired, header.base_offset, header.next_offset - 1))
+        while at < len(acquired) and acquired[at][1] < header.base_offset:
+            at += 1
+        wanted = list(_within(acquired, at, header.base_offset, header.next_offset - 1))
         if not wanted:
             continue
         try:
@@ -114,17 +117,24 @@ def _matched(
     return jobs, [part for gap in missing for part in _without(gap, unreadable)]
 
 
-def _among(records: Sequence[Record], wanted: Sequence[Range]) -> Iterator[Record]:
-    """The records from the first to the last wanted offset; they are sorted."""
+def _among(records: Sequence[Record], wanted: Sequence[Range]) -> Iterable[Record]:
+    """The records from the first to the last wanted offset, perhaps with others in between; they are sorted."""
+    if records and records[-1].offset - records[0].offset + 1 == len(records):  # without gaps
+        base = records[0].offset
+        return [
+            record for first, last in wanted for record in records[max(0, first - base) : last + 1 - base]
+        ]
     start = bisect_left(records, wanted[0][0], key=lambda one: one.offset)
     stop = bisect_right(records, wanted[-1][1], key=lambda one: one.offset)
-    return iter(records[start:stop])
+    return records[start:stop]
 
 
-def _within(acquired: Iterable[Handed], first: int, last: int) -> Iterator[Range]:
-    for start, end, _ in acquired:
-        if start <= last and end >= first:
-            yield max(start, first), min(end, last)
+def _within(acquired: Sequence[Handed], at: int, first: int, last: int) -> Iterator[Range]:
+    """The parts of the ranges from index `at` on that are within a batch; no range before it is."""
+    while at < len(acquired) and acquired[at][0] <= last:
+        start, end, _ = acquired[at]
+        yield max(start, first), min(end, last)
+        at += 1
 
 
 def _without(gap: Range, others: Iterable[Range]) -> Iterator[Range]:

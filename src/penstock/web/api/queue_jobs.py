@@ -28,6 +28,7 @@ from penstock.node.calls.messages.queues import (
 from penstock.node.queues.failures import MAX_TEXT, MAX_TYPE
 from penstock.queue import AckKind
 from penstock.types import Caller, GroupId, Operation
+from penstock.web.api.bodies import reserve
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
@@ -179,8 +180,7 @@ class QueueJobs:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
-            descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
-            names = list(dict.fromkeys(description.topic for description in descriptions))
+            names = await self._node.queues.overview.topics(queue, caller=caller)
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
         found: dict[GroupId, str] = {}
@@ -200,7 +200,7 @@ class QueueJobs:
     ) -> list[JobOut]:
         jobs: list[JobOut] = []
         for row in received:
-            call.reserved.take(unpacked_total(row.records))
+            reserve(call.reserved, unpacked_total(row.records))
             opened = await offloaded(
                 unpacked_total(row.records), open_jobs, row.records, row.acquired, self._batches
             )

@@ -27,7 +27,7 @@ from penstock.web.api.topics import TopicName
 Moment = Annotated[int, Meta(ge=0, le=2**62)]
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueResetBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of `to`, `offset` and `timestamp_ms` (the first message at or after it) says where. `topics`: only these;
     `partition`: only this one of a single topic. An offset that a partition does not have is replaced by its nearest.
     `dry_run`: nothing is changed."""
@@ -49,7 +49,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "from", "
     target: int
 
 
-class ResetDone(msgspec.Struct, frozen=True, kw_only=True):
+class QueueResetDone(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     executed: bool
     partitions: list[Move]
@@ -59,13 +59,13 @@ class QueueReset:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def reset_queue(self, call: Call[QueueParams, Reset]) -> ResetDone:
+    async def reset_queue(self, call: Call[QueueParams, QueueResetBody]) -> QueueResetDone:
         queue, wanted = call.params.queue, call.body
         if sum(one is not None for one in (wanted.to, wanted.offset, wanted.timestamp_ms)) != 1:
             raise wrong("to", "expected one of `to`, `offset` and `timestamp_ms`")
         overview = self._node.queues.overview
         report = await overview.report(queue, caller=call.caller, max_consumers=LISTED_MAX)
-        connected = [one for one in report.consumers.get(queue, ()) if one.interface != Interface.HTTP]
+        connected = [one for one in report.consumers_of(queue).listed if one.interface != Interface.HTTP]
         if connected and not wanted.dry_run:
             message = has_consumers(queue, connected)
             raise refused(ErrorCode.NON_EMPTY_GROUP, message, "queue")
@@ -83,9 +83,9 @@ class QueueReset:
             ]
         if not wanted.dry_run:
             await self._execute(call, moves)
-        return ResetDone(queue=queue, executed=not wanted.dry_run, partitions=moves)
+        return QueueResetDone(queue=queue, executed=not wanted.dry_run, partitions=moves)
 
-    async def _execute(self, call: Call[QueueParams, Reset], moves: Iterable[Move]) -> None:
+    async def _execute(self, call: Call[QueueParams, QueueResetBody], moves: Iterable[Move]) -> None:
         queue, overview = call.params.queue, self._node.queues.overview
         counts: dict[str, int] = {}
         for move in moves:
@@ -98,7 +98,7 @@ class QueueReset:
 
 
 def _chosen(
-    queue: str, descriptions: Iterable[QueueDescription], wanted: Reset
+    queue: str, descriptions: Iterable[QueueDescription], wanted: QueueResetBody
 ) -> dict[str, list[QueueDescription]]:
     found: dict[str, list[QueueDescription]] = {}
     for one in descriptions:
@@ -122,7 +122,7 @@ def _chosen(
 
 
 async def _targets(
-    client: InnerClient, topic: str, rows: Iterable[QueueDescription], wanted: Reset
+    client: InnerClient, topic: str, rows: Iterable[QueueDescription], wanted: QueueResetBody
 ) -> dict[int, int]:
     """The new start of each partition, within its first and last offsets."""
     partitions = [row.partition for row in rows]

@@ -86,9 +86,13 @@ class QueueSettings:
         check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
         before = await self._queues.facts(call.caller, queue)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})
-        await self._change(call.client, queue, changes)
-        await self._applied(call.caller, queue, changes)
+        await self.set_configs(call.client, queue, changes)
         return await self._queues.facts(call.caller, queue)
+
+    async def set_configs(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
+        """Sets group configs, of which None restores the default; returns when this node has applied them."""
+        await self._change(client, queue, changes)
+        await self._applied(client.caller, queue, changes)
 
     async def _change(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
         """All of them or none."""

@@ -69,9 +69,9 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """`undone` and `leased` are sums of the known numbers: null if no consumer has used the queue under its present
-    leaders. `consumers` is how many there are; `rate` is the number of messages that were settled per second, over the
-    last minute. `end_offset` is the sum over all partitions: it grows by one with each message."""
+    """`undone` and `leased` are sums of the known numbers: null while no leader answers. `consumers` is how many there
+    are; `rate` is the number of messages that were settled per second, over the last minute. `end_offset` is the sum
+    over all partitions: it grows by one with each message."""
 
     queue: str
     topics: list[str]
@@ -88,7 +88,7 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
-    order: Literal["none", "key"]
+    order: Literal["none", "key", "owner"]
     exclusive: bool
     lease_ms: int
     delivery_limit: int
@@ -100,10 +100,11 @@ class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All messages before `start_offset` are done. Messages are `waiting` for an earlier one of their key, or `dying`
-    while they are copied to the dead letters. Numbers are null while the partition's leader does not answer. `holder`
-    is the consumer of an exclusive queue. `deleted_undone` counts messages that retention or an operator deleted before
-    they were done, since the partition's leader started or took over."""
+    """All messages before `start_offset` are done. Messages are `deferred` if they are not due yet, `waiting` for an
+    earlier one of their key, or `dying` while they are copied to the dead letters. A description reads the log until
+    100,000 messages are available; those behind it count as available. Numbers are null while the partition's leader
+    does not answer. `holder` is the consumer of an exclusive queue. `deleted_undone` counts messages that retention or
+    an operator deleted before they were done, since the partition's leader started or took over."""
 
     topic: str
     partition: int
@@ -138,13 +139,14 @@ class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """At most 1,000 consumers are listed: those that have worked on it longest. `warnings` tell people about messages
-    that were deleted, or may be, before they are done."""
+    """At most 1,000 consumers are listed: those that have worked on it longest. `more_consumers`: there are others.
+    `warnings` tell people about messages that were deleted, or may be, before they are done."""
 
     queue: str
     settings: QueueSettingsOut
     partitions: list[QueuePartitionFacts]
     consumers: list[QueueConsumerFacts]
+    more_consumers: bool
     warnings: list[str] = []
 
 

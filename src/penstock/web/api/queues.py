@@ -24,6 +24,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import (
     PeekRequest,
     PeekResult,
@@ -33,8 +34,10 @@ from penstock.node.calls.messages.queues import (
 )
 from penstock.node.coordination.share_groups import name_taken
 from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, shortened
-from penstock.node.queues.overview import has_consumers
+from penstock.node.queues.overview import QueueReport, has_consumers
+from penstock.node.shared_work import SharedWork
 from penstock.types import Caller, GroupId, Operation, ResourceType
+from penstock.web.api.bodies import reserve
 from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
@@ -60,7 +63,14 @@ from penstock.web.api.queue_shapes import (
     ScheduledPartition,
     check_dead_letter_topic,
 )
-from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Call, NoParams, offloaded
+from penstock.web.api.routing import (
+    OFFLOAD_FROM_BYTES,
+    ROWS_IN_LOOP,
+    Call,
+    NoParams,
+    in_thread_if,
+    offloaded,
+)
 from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
@@ -78,23 +88,23 @@ class Queues:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._lists = SharedWork(self._list)
         self._topics = Topics(node)
         self._groups = Groups(node)
 
     # --- queries
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
-        found: dict[str, list[QueueDescription]] = {}
-        report = await self._node.queues.overview.report(caller=call.caller, max_consumers=COUNTED_CONSUMERS)
-        for description in report.descriptions:
-            found.setdefault(description.group_id, []).append(description)
-        found.pop(HANDLED_QUEUE, None)
-        visible = self._node.resources.visible(call.caller, ResourceType.GROUP, found)
-        return QueueList(
-            queues=[
-                _summary(name, found[name], len(report.consumers.get(name, ()))) for name in sorted(visible)
-            ]
+        found = await self._lists.result()
+        visible = self._node.resources.visible(call.caller, ResourceType.GROUP, (one.queue for one in found))
+        return QueueList(queues=[one for one in found if one.queue in visible])
+
+    async def _list(self) -> list[QueueSummary]:
+        """All queues, for all callers that ask at the same time."""
+        report = await self._node.queues.overview.report(
+            caller=BROKER, counted=True, max_consumers=COUNTED_CONSUMERS
         )
+        return await in_thread_if(len(report.descriptions) > ROWS_IN_LOOP, _summaries, report)
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.caller, call.params.queue)
@@ -105,11 +115,13 @@ class Queues:
         )
         if not report.descriptions:
             raise unknown_queue(queue)
+        consumers = report.consumers_of(queue)
         return QueueFacts(
             queue=queue,
             settings=_settings(self._node.group_config(queue)),
             partitions=[_partition(description) for description in report.descriptions],
-            consumers=[_consumer(one) for one in report.consumers.get(queue, ())],
+            consumers=[_consumer(one) for one in consumers.listed],
+            more_consumers=consumers.has_more,
             warnings=list(self._warnings(report.descriptions)),
         )
 
@@ -162,7 +174,7 @@ class Queues:
         while first >= 0 and len(found) < remaining:
             request = PeekRequest(call.params.queue, place, first, remaining - len(found), False)
             seen = await self._node.queues.router.peek(request, caller=call.caller)
-            call.reserved.take(unpacked_total(seen.records))
+            reserve(call.reserved, unpacked_total(seen.records))
             found += await offloaded(
                 OFFLOAD_FROM_BYTES if seen.records else 0, _peeked, description, seen, call.params.encoding
             )
@@ -215,6 +227,8 @@ class Queues:
             raise wrong("queue", f"{HANDLED_QUEUE} is reserved for the broker: choose another name")
         if (known := self._existing(caller, name)) is not None and known.internal:
             raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
+        if wanted.point_to_point:
+            _check_one_partition(wanted, name, known)
         existing = await self._node.queues.overview.descriptions(wanted.queue, caller=caller)
         if any(description.topic == name for description in existing):
             raise Problem(
@@ -257,9 +271,6 @@ class Queues:
             await self._admit(wanted.queue)
             await self._topics.create(client, new)
             return self._node.resources.topic(client.caller, name, Operation.READ)
-        if wanted.point_to_point and topic.partitions != 1:
-            message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
-            raise Problem(409, "topic_unfit", message, "topic")
         await self._admit(wanted.queue)
         if configs := wanted.topic_configs():
             await self._alter(client, TOPIC_RESOURCE, name, configs)
@@ -353,7 +364,7 @@ class Queues:
 
     async def _in_use(self, caller: Caller, queue: str) -> str:
         report = await self._node.queues.overview.report(queue, caller=caller, max_consumers=LISTED_MAX)
-        connected = [one for one in report.consumers.get(queue, ()) if one.interface != Interface.HTTP]
+        connected = [one for one in report.consumers_of(queue).listed if one.interface != Interface.HTTP]
         if connected:
             return has_consumers(queue, connected)
         return f"queue {queue!r} has members that have not left or timed out yet: stop its consumers first"
@@ -363,12 +374,37 @@ def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Proble
     return Problem(404, "unknown_queue", message or f"there is no queue {queue!r}", field)
 
 
+def _check_one_partition(wanted: NewQueue, name: str, topic: Topic | None) -> None:
+    """A point-to-point queue has one partition."""
+    if wanted.partitions not in (None, 1):
+        raise wrong("partitions", "expected 1, or nothing: a point-to-point queue has one partition")
+    if topic is not None and topic.partitions != 1:
+        raise Problem(409, "topic_unfit", needs_one_partition(wanted.queue, topic), "topic")
+
+
+def needs_one_partition(queue: str, topic: Topic) -> str:
+    return (
+        f"queue {queue} is point-to-point and needs a topic with one partition, but {topic.name} has "
+        f"{topic.partitions}, and partitions cannot be removed: name another topic for the queue, or do without "
+        "point-to-point"
+    )
+
+
 def _as_topic(name: str) -> str:
     """A queue's name may be anything, a topic's may not."""
     try:
         return msgspec.convert(name, TopicName)
     except msgspec.ValidationError:
         raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
+
+
+def _summaries(report: QueueReport) -> list[QueueSummary]:
+    """May run in a thread."""
+    found: dict[str, list[QueueDescription]] = {}
+    for description in report.descriptions:
+        found.setdefault(description.group_id, []).append(description)
+    found.pop(HANDLED_QUEUE, None)
+    return [_summary(name, found[name], report.consumers_of(name).total) for name in sorted(found)]
 
 
 def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: int) -> QueueSummary:
@@ -382,7 +418,7 @@ def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: in
         partitions=len(descriptions),
         undone=sum(undone) if undone else None,
         leased=sum(leased) if leased else None,
-        consumers=max(consumers, *(description.workers or 0 for description in descriptions)),
+        consumers=consumers,
         rate=round(sum(rates), 3) if rates else None,
         end_offset=sum(ends) if ends else None,
     )
@@ -390,7 +426,7 @@ def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: in
 
 def _settings(config: ShareGroupConfig) -> QueueSettingsOut:
     return QueueSettingsOut(
-        order="key" if config.key_ordered else "none",
+        order="owner" if config.owner_ordered else "key" if config.key_ordered else "none",
         exclusive=config.exclusive,
         lease_ms=config.record_lock_duration_ms,
         delivery_limit=config.delivery_count_limit,

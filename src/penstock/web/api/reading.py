@@ -27,6 +27,7 @@ from penstock.kafka.wire.messages.fetch import (
 )
 from penstock.node import Node
 from penstock.types import Operation
+from penstock.web.api.bodies import reserve
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import Problem, check, refused, wrong
@@ -93,7 +94,7 @@ class Reading:
         work = asyncio.ensure_future(self._fetch(call.client, params, offset))
         found = await while_wanted(call.request, work)
         data = _bytes(found)
-        call.reserved.take(len(data))
+        reserve(call.reserved, max(0, len(data) - call.reserved.bytes))  # the others were read by this node
         return Answer(
             200, await offloaded(OFFLOAD_FROM_BYTES if data else 0, _told, params, offset, found, data)
         )

@@ -23,16 +23,16 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
+from penstock.node.memory import MemoryBudget, Reservation
 from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
     BINARY,
     JSON,
-    MemoryBudget,
-    Reservation,
     TooLarge,
     discard_rest,
     media_type,
     read_body,
+    reserve,
 )
 from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
 
@@ -45,6 +45,12 @@ PIECE_BYTES = 64 * 1024
 its Reservation, and not in a socket's buffer, which no limit counts."""
 OFFLOAD_FROM_BYTES = 64 * 1024
 """Work on more bytes than this, some 100 us of the event loop, is done in a thread."""
+
+ROWS_IN_LOOP = 500
+"""Answers with more rows are encoded in a thread; a row takes some microseconds."""
+
+SEGMENTS = "penstock.segments"
+"""The segments of a request's path, in its scope."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -144,7 +150,7 @@ class HttpOperation(msgspec.Struct, frozen=True):
 
 RESOURCE_FIELDS = {
     ResourceType.TOPIC: ("topic", "name"),
-    ResourceType.GROUP: ("group", "queue", "subscription"),
+    ResourceType.GROUP: ("group", "queue", "subscription", "clique"),
 }
 """The fields of requests that name a resource."""
 
@@ -169,8 +175,7 @@ def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
     by_path: dict[str, dict[str, HttpOperation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    budget = MemoryBudget(node.config.limits.max_http_memory_bytes)
-    return [SegmentRoute(path, Endpoint(found, node, budget)) for path, found in by_path.items()]
+    return [SegmentRoute(path, Endpoint(found, node, node.http_memory)) for path, found in by_path.items()]
 
 
 class SegmentRoute(Route):
@@ -183,22 +188,28 @@ class SegmentRoute(Route):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http":
             return Match.NONE, {}
-        sent = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].split(b"/")
+        sent = scope.get(SEGMENTS)
+        if sent is None:  # for the first route; the others find them in the scope
+            sent = scope[SEGMENTS] = _segments(scope)
         found = self._found(sent) if len(sent) == len(self._segments) else None
         if found is None:
             return Match.NONE, {}
         known = scope["method"] in (self.methods or ())
         return Match.FULL if known else Match.PARTIAL, {"endpoint": self.endpoint, "path_params": found}
 
-    def _found(self, sent: list[bytes]) -> dict[str, str] | None:
+    def _found(self, sent: list[str]) -> dict[str, str] | None:
         found = {}
-        for wanted, raw in zip(self._segments, sent, strict=True):
-            segment = unquote_to_bytes(raw).decode("utf-8", "replace")
+        for wanted, segment in zip(self._segments, sent, strict=True):
             if wanted.startswith("{") and segment:
                 found[wanted[1:-1]] = segment
             elif wanted != segment:
                 return None
         return found
+
+
+def _segments(scope: Scope) -> list[str]:
+    sent = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].split(b"/")
+    return [unquote_to_bytes(raw).decode("utf-8", "replace") for raw in sent]
 
 
 class Endpoint:
@@ -211,7 +222,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        reserved = Reservation(self._budget)
+        reserved = self._budget.reserve()
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
             response = await self._serve(self.operations[method], request, reserved)
@@ -228,7 +239,10 @@ class Endpoint:
             answer = await operation.handler(call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
-            return json_response(answer.status, answer.body, reserved)
+            body = answer.body
+            if isinstance(body, msgspec.Struct):
+                body = await in_thread_if(count_rows(body) > ROWS_IN_LOOP, msgspec.json.encode, body)
+            return json_response(answer.status, body, reserved)
         except Problem as problem:
             return error_response(problem)
         except PenstockError as trouble:
@@ -260,7 +274,7 @@ class Endpoint:
                 binary = data
             else:
                 body = await offloaded(len(data), decode, data, operation.body)
-        client = InnerClient(self._node, caller_of(request))
+        client = InnerClient(self._node, caller_of(request), reserved)
         return Call(params, body, binary, client, request, reserved)
 
 
@@ -279,7 +293,11 @@ def not_ready() -> Problem:
 
 async def offloaded(size: int, work: Callable[..., T], *arguments: Any) -> T:
     """The result of `work`, which runs at once if it is about few bytes, else in a thread."""
-    if size < OFFLOAD_FROM_BYTES:
+    return await in_thread_if(size >= OFFLOAD_FROM_BYTES, work, *arguments)
+
+
+async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:
+    if not is_large:
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
@@ -381,13 +399,18 @@ def _plain(kind: msgspec.inspect.Type) -> type:
 # --- responses
 
 
-def json_response(status: int, body: msgspec.Struct | bytes | None, reserved: Reservation) -> Response:
-    if body is None:
+def count_rows(body: msgspec.Struct) -> int:
+    """The elements of the lists of an answer."""
+    fields = (getattr(body, name) for name in body.__struct_fields__)
+    return sum(len(field) for field in fields if isinstance(field, list | tuple | dict))
+
+
+def json_response(status: int, text: bytes | None, reserved: Reservation) -> Response:
+    if text is None:
         return Response(status_code=status)
-    text = body if isinstance(body, bytes) else msgspec.json.encode(body)
     if len(text) <= PIECE_BYTES:
         return Response(text, status, media_type=JSON)
-    reserved.take(len(text))
+    reserve(reserved, len(text))
     return PiecewiseResponse(text, status, media_type=JSON)
 
 

@@ -53,7 +53,7 @@ from penstock.node import Node
 from penstock.types import Caller, Operation
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
-from penstock.web.api.routing import Call, NoParams
+from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
 
 DEFAULT = -1
 TOPIC_RESOURCE = 2
@@ -168,8 +168,9 @@ class Topics:
 
     async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
         found = await self._metadata(call.client, None)
-        shown = [topic for topic in found.topics if call.params.internal or not topic.is_internal]
-        return TopicList(topics=[_summary(topic) for topic in shown])
+        return await in_thread_if(
+            len(found.topics) > ROWS_IN_LOOP, _listed, found.topics, call.params.internal
+        )
 
     async def describe_topic(self, call: Call[TopicParams, None]) -> TopicFacts:
         name = call.params.topic
@@ -187,7 +188,9 @@ class Topics:
             topic_id=str(topic.topic_id),
             internal=topic.is_internal,
             configs=await self._configs(call.client, name),
-            partitions=[_partition(row, addresses, earliest, latest) for row in topic.partitions],
+            partitions=await in_thread_if(
+                len(indexes) > ROWS_IN_LOOP, _partitions, topic.partitions, addresses, earliest, latest
+            ),
         )
 
     async def _metadata(self, client: InnerClient, topic: str | None) -> MetadataResponse:
@@ -346,6 +349,11 @@ def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
     check(topic.error_code, None, "topic")
 
 
+def _listed(topics: Iterable[MetadataResponseTopic], with_internal: bool) -> TopicList:
+    """May run in a thread, as `_partitions`."""
+    return TopicList(topics=[_summary(topic) for topic in topics if with_internal or not topic.is_internal])
+
+
 def _summary(topic: MetadataResponseTopic) -> TopicSummary:
     return TopicSummary(
         name=topic.name or "",
@@ -354,6 +362,15 @@ def _summary(topic: MetadataResponseTopic) -> TopicSummary:
         partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
     )
+
+
+def _partitions(
+    rows: Iterable[MetadataResponsePartition],
+    addresses: dict[int, str],
+    earliest: dict[int, int | PenstockError],
+    latest: dict[int, int | PenstockError],
+) -> list[PartitionFacts]:
+    return [_partition(row, addresses, earliest, latest) for row in rows]
 
 
 def _partition(

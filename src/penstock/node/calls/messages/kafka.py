@@ -14,18 +14,27 @@ from penstock.kafka.wire import (
     join,
 )
 from penstock.node.calls.wire_message import WireMessage
+from penstock.node.memory import Reservation
 
 LENGTH_SIZE = 4
 _API = Struct(">hh")
 
 
-class _Exchange(NamedTuple):
+class _Request(NamedTuple):
+    api_key: int
+    version: int
+    body: Message
+    memory: Reservation | None = None
+    """Where the records of the response are reserved, if this node answers. It is not sent to other nodes."""
+
+
+class _Response(NamedTuple):
     api_key: int
     version: int
     body: Message
 
 
-class KafkaRequest(_Exchange, WireMessage):
+class KafkaRequest(_Request, WireMessage):
     """On the wire: a request frame of Kafka's without its length."""
 
     def to_wire(self) -> memoryview:
@@ -38,7 +47,7 @@ class KafkaRequest(_Exchange, WireMessage):
         return cls(header.api_key, header.api_version, decode_request(header, body))
 
 
-class KafkaResponse(_Exchange, WireMessage):
+class KafkaResponse(_Response, WireMessage):
     """On the wire: the API's number and version, then a response frame of Kafka's without its length."""
 
     def to_wire(self) -> bytes:

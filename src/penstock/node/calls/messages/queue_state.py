@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.queue import Fence, QueueKey, StatePart
+from penstock.queue import Backlog, Fence, QueueKey, StatePart
 from penstock.types import NO_TERM
 
 
@@ -40,3 +40,22 @@ class ListStartOffsets(msgspec.Struct, frozen=True, array_like=True):
 
 class StartOffsets(msgspec.Struct, frozen=True, array_like=True):
     rows: list[tuple[QueueKey, int]]
+
+
+class CountState(msgspec.Struct, frozen=True, array_like=True):
+    """Asks how many messages of a queue are not done by its stored state. The log begins and ends at these offsets;
+    the others are settings of the queue."""
+
+    queue: QueueKey
+    log_start_offset: int
+    end_offset: int
+    delivery_limit: int
+    dead_letters: bool
+
+
+class CountedState(msgspec.Struct, frozen=True, array_like=True):
+    """`term`: of the leader that stored the state. `state_end`: the end of the offsets about which it says anything."""
+
+    term: int
+    state_end: int
+    backlog: Backlog

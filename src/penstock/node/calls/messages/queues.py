@@ -139,18 +139,20 @@ class AcceptRequest(msgspec.Struct, frozen=True, array_like=True):
 
 class DescribeQueue(msgspec.Struct, frozen=True, array_like=True):
     """The state of a queue that begins at `start_offset` by its stored state. `is_opened`: the leader loads the queue
-    if it is not loaded, so that its messages can be counted."""
+    if it is not loaded, and reads the log to find messages that are not due. `is_counted`: the leader counts the
+    messages of a queue that is not loaded in its stored state."""
 
     queue: QueueKey
     start_offset: int
     is_opened: bool = False
     max_consumers: int = 0
     """How many consumers the answer may list."""
+    is_counted: bool = False
 
 
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One queue on one partition. Numbers are None where the partition's leader could not be asked, or where the queue
-    has not been used since its leader was elected."""
+    is not loaded and nobody asked for its messages to be counted."""
 
     group_id: str
     topic: str
@@ -196,3 +198,5 @@ class DescribedQueue(msgspec.Struct, frozen=True, array_like=True):
 
     description: QueueDescription | None
     consumers: list[QueueConsumer] = []
+    consumer_count: int = 0
+    """How many consumers there are, listed or not."""

@@ -41,6 +41,10 @@ class Timers:
     def cancel(self, key: Key) -> None:
         self._deadlines.pop(key, None)
 
+    def deadline_ms(self, key: Key) -> int | None:
+        """None for a key without a deadline."""
+        return self._deadlines.get(key)
+
     @property
     def next_ms(self) -> int | None:
         """When to look next. May be before the next deadline, never after it."""

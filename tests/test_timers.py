@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.groups.timers import STALE_FACTOR, STALE_MIN, Timers
+from penstock.timers import STALE_FACTOR, STALE_MIN, Timers
 
 KEYS = st.sampled_from([("a",), ("b",), ("c", "d")])
 STEPS = st.lists(

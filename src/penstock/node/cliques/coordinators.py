@@ -1,0 +1,134 @@
+"""The coordinators of cliques: one `CliqueCoordinator` per partition of `__clique_state`, on the node that leads it.
+
+A clique hashes to one partition. Any node is asked, and asks that partition's leader (`node.calls`).
+"""
+
+from penstock.cluster import CLIQUES_TOPIC, ClusterState
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls import Calls, LeaderOf, methods
+from penstock.node.calls.messages.cliques import (
+    AskTable,
+    CliqueBeat,
+    DescribeClique,
+    DescribedClique,
+    ListCliques,
+    ListedCliques,
+    TableAnswer,
+)
+from penstock.node.coordination.core_host import CoreHost
+from penstock.node.coordination.durable_cores import DurableCores
+from penstock.ring import Beat, BeatReply, CliqueCoordinator, CliqueDescription, CliqueOutline, Table
+from penstock.types import Caller, GroupId
+
+BEAT_WAIT_MS_MAX = 10_000
+"""One request between nodes waits so long at most. The coordinator itself holds a beat back for a quarter of its lease,
+which is 2 s by default."""
+
+
+class CliqueCoordinators:
+    """Asks coordinators, and answers for the cliques that this node coordinates. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        state: ClusterState,
+        cores: DurableCores[CliqueCoordinator],
+        calls: Calls,
+        max_held_beats: int,
+    ) -> None:
+        """`max_held_beats`: replies that this node lets wait for news at the same time."""
+        self.cores = cores
+        self._state = state
+        self._calls = calls
+        self._max_held = max_held_beats
+        self._held = 0
+        calls.serve(methods.CLIQUE_BEAT, self._beat)
+        calls.serve(methods.CLIQUE_TABLE, self._table)
+        calls.serve(methods.DESCRIBE_CLIQUE, self._describe)
+        calls.serve(methods.LIST_CLIQUES, self._list)
+
+    # --- asking
+
+    async def beat(self, clique: str, beat: Beat, wait_ms: int, *, caller: Caller) -> BeatReply:
+        """The reply to a worker's beat. When too many replies wait already, this one comes at once: each takes a call
+        to another node as long as it waits."""
+        await self.cores.ensure_topic()
+        wait_ms = min(wait_ms, BEAT_WAIT_MS_MAX) if self._held < self._max_held else 0
+        request = CliqueBeat(clique, beat, wait_ms)
+        self._held += wait_ms > 0
+        try:
+            return await self._calls.ask(
+                self._home(clique), methods.CLIQUE_BEAT, request, caller=caller, wait_ms=wait_ms
+            )
+        finally:
+            self._held -= wait_ms > 0
+
+    async def table(self, clique: str, known_epoch: int, wait_ms: int, *, caller: Caller) -> Table | None:
+        """The newest table; None if there is no such clique. If it is not newer than `known_epoch`, the answer comes
+        after `wait_ms`."""
+        request = AskTable(clique, known_epoch, wait_ms)
+        answer = await self._calls.ask(
+            self._home(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
+        )
+        return answer.table
+
+    async def describe(self, clique: str, *, caller: Caller) -> CliqueDescription | None:
+        """None: there is no such clique. KafkaError if that cannot be known now."""
+        if CLIQUES_TOPIC not in self._state.topics:
+            return None
+        request = DescribeClique(clique)
+        answer = await self._calls.ask(self._home(clique), methods.DESCRIBE_CLIQUE, request, caller=caller)
+        return answer.description
+
+    async def list(self, *, caller: Caller) -> list[CliqueOutline]:
+        """All cliques, by name. KafkaError if a coordinator does not answer."""
+        topic = self._state.topics.get(CLIQUES_TOPIC)
+        found: list[CliqueOutline] = []
+        for index in range(topic.partitions if topic is not None else 0):
+            request = ListCliques(index)
+            listed = await self._calls.ask(self._leader(index), methods.LIST_CLIQUES, request, caller=caller)
+            found += listed.cliques
+        return sorted(found, key=lambda one: one.clique)
+
+    def _home(self, clique: str) -> LeaderOf:
+        return self._leader(self.cores.index_of(clique))
+
+    def _leader(self, index: int) -> LeaderOf:
+        return LeaderOf(GroupId(self._state.topics[CLIQUES_TOPIC].topic_id, index))
+
+    # --- answering
+
+    def _host(self, clique: str) -> CoreHost[CliqueCoordinator]:
+        return self.cores.get(self.cores.index_of(clique))
+
+    async def _beat(self, caller: Caller, request: CliqueBeat) -> BeatReply:
+        host = self._host(request.clique)
+        return await host.ask(
+            BeatReply,
+            lambda now_ms, token: host.core.beat(
+                now_ms, token, request.clique, request.beat, request.wait_ms
+            ),
+        )
+
+    async def _table(self, caller: Caller, request: AskTable) -> TableAnswer:
+        host = self._host(request.clique)
+        found = await host.ask(
+            object,
+            lambda now_ms, token: host.core.table(
+                now_ms, token, request.clique, request.known_epoch, request.wait_ms
+            ),
+        )
+        self.cores.check_serves(host)
+        return TableAnswer(found if isinstance(found, Table) else None)
+
+    def _describe(self, caller: Caller, request: DescribeClique) -> DescribedClique:
+        host = self._host(request.clique)
+        return DescribedClique(host.core.describe(host.now_ms, request.clique))
+
+    def _list(self, caller: Caller, request: ListCliques) -> ListedCliques:
+        topic = self._state.topics.get(CLIQUES_TOPIC)
+        if topic is None or not 0 <= request.partition < topic.partitions:
+            message = f"{CLIQUES_TOPIC} has no partition {request.partition} here"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        host = self.cores.get(request.partition)
+        return ListedCliques(host.core.outlines())

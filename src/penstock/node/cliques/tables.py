@@ -1,0 +1,179 @@
+"""The newest tables of the cliques whose workers are connected to this node.
+
+While a worker of a clique is connected, one long poll at the clique's coordinator waits for the next table. Each new
+table goes to the clique's queues on the partitions that this node leads, which take back the messages of owners that
+lost their slots, and then to the connections of the workers. The rules are those of `ring.owner_fence`; invariant 10 of
+`queue.partition` keeps them for whole ranges of messages.
+
+A table may be late. That delays deliveries and never allows too much: a worker starts handlers only by a table that it
+knows itself, and while its lease lasts (`ring.member`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.errors import KafkaError
+from penstock.node.calls import BROKER
+from penstock.node.cliques.coordinators import CliqueCoordinators
+from penstock.node.queues.lane_driver import LaneDriver
+from penstock.node.queues.manager import QueueManager
+from penstock.queue import LaneTable
+from penstock.ring import Table, slots_of
+from penstock.ring.table import NO_OWNER, unpack_indexes
+
+log = logging.getLogger("penstock.cliques")
+
+TABLE_WAIT_MS = 10_000
+"""One long poll. A coordinator that was replaced unnoticed is found after this time at the latest."""
+PAUSE_SECONDS = 0.2
+"""After a poll that failed, or found no such clique."""
+REFRESH_SECONDS = 1.0
+"""How soon a poll is given up that has not brought a table which a worker knows already: the coordinator that it went
+to may have been replaced, without having noticed."""
+
+Notify = Callable[[], None]
+
+
+class FollowedTable:
+    """The newest table of one clique, and the connections that want to know of the next one."""
+
+    def __init__(self) -> None:
+        self.members: frozenset[tuple[str, str]] = frozenset()
+        """Workers with their member ids."""
+        self.lanes = LaneTable()
+        self.watches: dict[TableWatch, Notify] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.poll: asyncio.Task[Table | None] | None = None
+        self.expected_epoch = 0
+        """The newest table that a worker knows."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class TableWatch:
+    """One worker's interest in its clique."""
+
+    def __init__(self, tables: "CliqueTables", clique: str, followed: FollowedTable) -> None:
+        self._tables = tables
+        self._clique = clique
+        self._followed = followed
+
+    @property
+    def epoch(self) -> int:
+        """Of the newest table that this node knows; 0 if it knows none."""
+        return self._followed.lanes.epoch
+
+    def is_member(self, worker: str, member_id: str) -> bool:
+        """Whether the newest table has this incarnation of the worker."""
+        return (worker, member_id) in self._followed.members
+
+    def expect(self, epoch: int) -> None:
+        """The worker knows this table, so there must be one."""
+        self._tables.expect(self._followed, epoch)
+
+    def apply(self, driver: LaneDriver) -> None:
+        """Makes a queue deliver by the newest table."""
+        if driver.lane_epoch < self._followed.lanes.epoch:
+            driver.assign_lanes(self._followed.lanes)
+
+    def close(self) -> None:
+        self._tables.forget(self._clique, self)
+
+
+class CliqueTables:
+    """The tables of this node. Every method is called on the event loop."""
+
+    def __init__(self, coordinators: CliqueCoordinators, queues: QueueManager) -> None:
+        self._coordinators = coordinators
+        self._queues = queues
+        self._followed: dict[str, FollowedTable] = {}
+
+    def watch(self, clique: str, notify: Notify) -> TableWatch:
+        """Follows the clique's table until the watch is closed; `notify` is called after each new one."""
+        followed = self._followed.get(clique)
+        if followed is None:
+            followed = self._followed[clique] = FollowedTable()
+            followed.task = asyncio.get_running_loop().create_task(self._follow(clique, followed))
+        watch = TableWatch(self, clique, followed)
+        followed.watches[watch] = notify
+        return watch
+
+    def forget(self, clique: str, watch: TableWatch) -> None:
+        followed = self._followed.get(clique)
+        if followed is None or followed.watches.pop(watch, None) is None or followed.watches:
+            return
+        del self._followed[clique]
+        _end(followed)
+
+    async def stop(self) -> None:
+        tasks = [one.task for one in self._followed.values() if one.task is not None]
+        for followed in self._followed.values():
+            _end(followed)
+        self._followed.clear()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def expect(self, followed: FollowedTable, epoch: int) -> None:
+        """Asks again if the poll that is under way does not bring a table of this epoch soon."""
+        followed.expected_epoch = max(followed.expected_epoch, epoch)
+        if followed.timer is None and followed.expected_epoch > followed.lanes.epoch:
+            loop = asyncio.get_running_loop()
+            followed.timer = loop.call_later(REFRESH_SECONDS, self._refresh, followed)
+
+    def _refresh(self, followed: FollowedTable) -> None:
+        followed.timer = None
+        if followed.expected_epoch > followed.lanes.epoch and followed.poll is not None:
+            followed.poll.cancel()
+            self.expect(followed, followed.expected_epoch)
+
+    async def _follow(self, clique: str, followed: FollowedTable) -> None:
+        try:
+            while True:
+                followed.poll = asyncio.ensure_future(self._ask(clique, followed.lanes.epoch))
+                await asyncio.wait({followed.poll})
+                if followed.poll.cancelled():
+                    continue
+                table = followed.poll.result()
+                if table is None:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                elif table.epoch > followed.lanes.epoch:
+                    self._take(clique, followed, table)
+        finally:
+            if followed.poll is not None:
+                followed.poll.cancel()
+
+    async def _ask(self, clique: str, known_epoch: int) -> Table | None:
+        try:
+            return await self._coordinators.table(clique, known_epoch, TABLE_WAIT_MS, caller=BROKER)
+        except KafkaError as problem:
+            log.debug("the table of clique %r is not known: %s", clique, problem)
+            return None
+
+    def _take(self, clique: str, followed: FollowedTable, table: Table) -> None:
+        followed.members = frozenset(table.members)
+        followed.lanes = lanes_of(table)
+        for driver in self._queues.drivers_of(clique):
+            if isinstance(driver, LaneDriver) and driver.is_open:
+                driver.assign_lanes(followed.lanes)
+        for notify in list(followed.watches.values()):
+            notify()
+
+
+def _end(followed: FollowedTable) -> None:
+    if followed.task is not None:
+        followed.task.cancel()
+    if followed.timer is not None:
+        followed.timer.cancel()
+
+
+def lanes_of(table: Table) -> LaneTable:
+    """The table as queues take it: an owner is a member id, which no other incarnation of a worker ever has."""
+    owners: dict[int, str | None] = dict(enumerate(table.member_ids))
+    owners[NO_OWNER] = None
+    return LaneTable(
+        epoch=table.epoch,
+        owners=[owners[index] for index in table.owner_indexes],
+        epochs=[table.epochs[index] for index in unpack_indexes(table.slot_epochs)],
+        revoked=frozenset(slots_of(table.revoked)),
+        present=frozenset(table.member_ids),
+    )

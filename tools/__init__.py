@@ -1,0 +1,1 @@
+"""Programs for developers of Penstock; none of them is installed with it."""

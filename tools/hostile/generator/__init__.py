@@ -1,0 +1,1 @@
+"""Attacks made from a seed. `table` lists the surfaces that they go to."""

@@ -1,0 +1,1 @@
+"""Attacks that were tried by hand once. `table` lists them all."""
