@@ -116,6 +116,7 @@ class Clique(Registration):
         self._keeper: SlotKeeper | None = None
         self._is_change_due = False
         self._waiters: set[asyncio.Event] = set()
+        self._has_joined = False
         self._closing: asyncio.Future[None] | None = None
         self._is_closed = False
         self._is_stop_asked = False
@@ -168,6 +169,7 @@ class Clique(Registration):
         if membership.failure is not None:
             raise membership.failure
         await self._transport.begin_intake()
+        self._has_joined = True
 
     async def close(self, *, grace: Seconds = GRACE_SECONDS) -> None:
         """Leaves: takes no more messages, waits for handlers that run, hands slots over, and disconnects. After `grace`
@@ -285,7 +287,9 @@ class Clique(Registration):
 
     def status(self) -> CliqueStatus:
         """What this process knows of its clique, without asking anybody."""
-        facts: dict[str, Any] = {} if self._membership is None else membership_facts(self._membership)
+        facts: dict[str, Any] = {}
+        if self._membership is not None:
+            facts = membership_facts(self._membership, has_joined=self._has_joined)
         runner = self._runner
         return CliqueStatus(
             clique=self.name,

@@ -20,6 +20,8 @@ class CliqueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """None: this process has no handlers, and is not a worker."""
     member_id: str | None = None
     is_member: bool = False
+    """Whether this worker has joined and takes messages. On a carrier that is not durable, a message that is published
+    before that may reach no worker."""
     lease_left_ms: int = 0
     """For how long handlers may start without another answer to a beat."""
     epoch: int = 0
@@ -36,14 +38,15 @@ class CliqueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that were given up, and requests whose responder has failed."""
 
 
-def membership_facts(membership: Membership) -> dict[str, Any]:
-    """The fields that come from the membership."""
+def membership_facts(membership: Membership, *, has_joined: bool) -> dict[str, Any]:
+    """The fields that come from the membership. `has_joined`: whether the worker takes messages."""
     table = membership.latest_table
     left_ms = max(0.0, membership.lease_ends_ms - lease_clock_ms())
+    is_member = has_joined and membership.is_member
     facts: dict[str, Any] = {
         "worker": membership.worker,
         "member_id": membership.member_id,
-        "is_member": membership.is_member,
+        "is_member": is_member,
         "lease_left_ms": round(left_ms),
     }
     if table is None:
@@ -54,6 +57,6 @@ def membership_facts(membership: Membership) -> dict[str, Any]:
         **facts,
         "epoch": table.epoch,
         "shares": shares,
-        "slots": shares.get(membership.worker, 0) if membership.is_member else 0,
+        "slots": shares.get(membership.worker, 0) if is_member else 0,
         "handing_over": len(slots_of(table.revoked)),
     }
