@@ -99,9 +99,14 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, gc=False):
     host: str = ""
     """The client's address, without its port."""
     client_id: str = ""
+    groups: tuple[str, ...] = ()
+    """Principals such as Group:ops, whose permissions the caller has, too: from the claim of a token."""
 
 
 ANONYMOUS = Caller()
+
+BROKER_PRINCIPAL = "Broker:penstock"
+"""The nodes of the cluster, for what they do by themselves. It is of a type that no client can log in as."""
 
 
 class Operation(IntEnum):

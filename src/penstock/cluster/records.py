@@ -10,7 +10,7 @@ order in which the class declares them:
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
-     group_configs]                                                                  Snapshot
+     group_configs, access]                                                          Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version]     NodeRegistered
     [9, node_id]                                                                     NodeFenced
     [10, node_id]                                                                    NodeUnfenced
@@ -22,11 +22,16 @@ order in which the class declares them:
     [16, voters]                                                                     MetadataVoters
     [17, topic_id, partition, node_id, incarnation, renewal]                         ReplicaDamaged
     [18, group_id, configs]                                                          GroupConfigsChanged
+    [19, user, passwords]                                                            UserChanged
+    [20, added, removed]                                                             AclsChanged
+    [21, secret]                                                                     LoginSecretSet
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and holds the incarnation of each of these nodes. A record of a version before incarnations has none: its
 replicas get them when their node registers for the first time. `kafka`, `cluster` and
-`http` are endpoints, [host, port]; `voters` are [node_id, incarnation].
+`http` are endpoints, [host, port]; `voters` are [node_id, incarnation]. `passwords` map the name of a SASL mechanism to
+[salt, stored key, server key, iterations]; `added` and `removed` are access rules (`security/acls.py`). No password is
+ever in a record.
 
 A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
 tag was written by a later version: decoding raises UnknownFormat and does not skip it.
@@ -36,7 +41,9 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.cluster.access_state import AccessSnapshot, Passwords
 from penstock.errors import UnknownFormat
+from penstock.security.acls import AclBinding
 
 Assignments = list[list[int]]
 
@@ -205,6 +212,26 @@ class GroupConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=
     configs: dict[str, str]
 
 
+class UserChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=19):
+    """All that is kept of a user's passwords, after a change. Without any, the user is deleted."""
+
+    user: str
+    passwords: Passwords
+
+
+class AclsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=20):
+    """Access rules were added or removed."""
+
+    added: list[AclBinding]
+    removed: list[AclBinding]
+
+
+class LoginSecretSet(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=21):
+    """The secret by which a login of a user that does not exist looks like one with a wrong password."""
+
+    secret: bytes
+
+
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One entry of a snapshot's node configs: msgpack maps need text keys, and a node id is a number."""
 
@@ -236,6 +263,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     voters: list[tuple[int, int]] = []
     damaged: list[ReplicaDamaged] = []
     group_configs: dict[str, dict[str, str]] = {}
+    access: AccessSnapshot = AccessSnapshot()
 
 
 MetadataRecord = (
@@ -257,6 +285,9 @@ MetadataRecord = (
     | MetadataVoters
     | ReplicaDamaged
     | GroupConfigsChanged
+    | UserChanged
+    | AclsChanged
+    | LoginSecretSet
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

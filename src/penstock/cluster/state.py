@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.cluster.access_state import AccessState
 from penstock.cluster.assignments import (
     Assignment,
     Damage,
@@ -31,8 +32,10 @@ from penstock.cluster.nodes import NodeInfo, node_from
 from penstock.cluster.records import (
     NO_INDEX,
     UNKNOWN_INCARNATION,
+    AclsChanged,
     Assignments,
     GroupConfigsChanged,
+    LoginSecretSet,
     MetadataRecord,
     MetadataVoters,
     NodeConfigs,
@@ -53,6 +56,7 @@ from penstock.cluster.records import (
     TopicConfigsChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
 )
 from penstock.cluster.topics import Topic, collision_key
 from penstock.config import (
@@ -70,7 +74,7 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ClusterState:
-    """Topics, nodes, configs and producer ids. `static_configs` are the configs that this node was started with.
+    """Topics, nodes, configs, producer ids, users and access rules. `static_configs` are the configs that this node was started with.
 
     `replica_counts` and `leader_counts` have, per node, the number of partitions that it holds and of those whose
     preferred leader it is, after all moves.
@@ -83,6 +87,7 @@ class ClusterState:
         self.metadata_voters: tuple[Replica, ...] = ()
         self.replica_counts: dict[int, int] = {}
         self.leader_counts: dict[int, int] = {}
+        self.access = AccessState()
         self._static = dict(static_configs or {})
         self._nodes: dict[int, NodeInfo] = {}
         self._topics: dict[str, Topic] = {}
@@ -184,6 +189,7 @@ class ClusterState:
         )
         copy._node_configs = dict(self._node_configs)
         copy._group_configs = self._group_configs.copy()
+        copy.access = self.access.copy()
         copy._nodes, copy.metadata_voters = dict(self._nodes), self.metadata_voters
         copy.replica_counts, copy.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
         copy._set_broker()
@@ -221,6 +227,7 @@ class ClusterState:
                 for damage in assignment.damaged
             ],
             group_configs=self._group_configs.snapshot(),
+            access=self.access.snapshot(),
         )
 
     # --- topics
@@ -278,6 +285,20 @@ class ClusterState:
 
     def _producer_ids_reserved(self, record: ProducerIdsReserved) -> frozenset[str]:
         self.next_producer_id = max(self.next_producer_id, record.end)
+        return NO_TOPICS
+
+    # --- users and access rules
+
+    def _user_changed(self, record: UserChanged) -> frozenset[str]:
+        self.access.put_user(record.user, record.passwords)
+        return NO_TOPICS
+
+    def _acls_changed(self, record: AclsChanged) -> frozenset[str]:
+        self.access.change_acls(record.added, record.removed)
+        return NO_TOPICS
+
+    def _login_secret_set(self, record: LoginSecretSet) -> frozenset[str]:
+        self.access.login_secret = record.secret
         return NO_TOPICS
 
     # --- nodes
@@ -380,6 +401,7 @@ class ClusterState:
         self.metadata_voters = _as_voters(record.voters)
         self._node_configs = {entry.node_id: dict(entry.configs) for entry in record.node_configs}
         self._group_configs = GroupConfigs(self.share_group_settings, record.group_configs)
+        self.access.restore(record.access)
         self._set_broker()
         for topic in record.topics:
             self._created(topic)
@@ -464,6 +486,9 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     MetadataVoters: ClusterState._metadata_voters,
     ReplicaDamaged: ClusterState._replica_damaged,
     GroupConfigsChanged: ClusterState._group_configs_changed,
+    UserChanged: ClusterState._user_changed,
+    AclsChanged: ClusterState._acls_changed,
+    LoginSecretSet: ClusterState._login_secret_set,
 }
 
 

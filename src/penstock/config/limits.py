@@ -72,6 +72,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions in the session of one share consumer."""
     max_group_configs: Annotated[int, Meta(ge=1)] = 10_000
     """Groups with configs of their own: every node and every metadata snapshot holds them all."""
+    max_users: Annotated[int, Meta(ge=1)] = 10_000
+    """Users with a password: every node and every metadata snapshot holds them all."""
+    max_acls: Annotated[int, Meta(ge=1)] = 50_000
+    """Access rules of the cluster; each costs half a kilobyte on every node."""
+    max_login_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 64 * KIBIBYTE
+    """One request before its client has logged in; tokens of identity providers have a few KB."""
+    login_timeout_ms: Annotated[int, Meta(ge=1)] = 30_000
+    """A client that has to log in must have done so by then; it takes a few round trips."""
     max_cliques: Annotated[int, Meta(ge=1)] = 1_000
     """Cliques per coordinator, of which a cluster has 8; each costs 150 KB while it has members."""
     max_clique_members: Annotated[int, Meta(ge=1, le=512)] = 512

@@ -17,7 +17,7 @@ from penstock.node.calls.methods import Method
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import CONTROLLER, AtNode, Directory, Target, absent_code
 from penstock.node.parts import Part, TopicChanges
-from penstock.types import Caller, NodeId
+from penstock.types import BROKER_PRINCIPAL, Caller, NodeId
 
 if TYPE_CHECKING:
     from penstock.node.calls.remote import RemoteCalls
@@ -29,7 +29,7 @@ Handler = Callable[[Caller, Q], R | Awaitable[R]]
 
 NO_NODE = NodeId(-1)
 
-BROKER = Caller(client_id="penstock-inner")
+BROKER = Caller(BROKER_PRINCIPAL, client_id="penstock-inner")
 """The caller of requests that a node makes for itself and not for a client."""
 
 

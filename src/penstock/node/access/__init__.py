@@ -1,0 +1,8 @@
+"""Logins and permissions on one node: decisions that are remembered, logins that cost little, and the first user.
+
+Start reading at `access.py`."""
+
+from penstock.node.access.access import Access
+from penstock.node.access.logins import Logins
+
+__all__ = ["Access", "Logins"]

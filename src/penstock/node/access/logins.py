@@ -1,0 +1,134 @@
+"""Logins with a password, a proof or a token, over every interface of the node.
+
+A password costs some milliseconds of CPU to check, by design. So passwords are checked in one thread, one after the
+other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only.
+
+Failed logins of one address are answered later and later, up to SLOWEST_SECONDS, and a success forgets them. So guessing
+is slow, and a client that mistyped its password once does not notice. The number of addresses that are remembered is
+bounded.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+
+from penstock.cluster import ClusterState
+from penstock.security.credentials import Decoys
+from penstock.security.errors import AuthenticationError
+from penstock.security.exchange import Exchange, Step
+from penstock.security.oauth import TokenVerifier
+from penstock.security.plain import check_password
+from penstock.security.sasl import Verifiers, start_exchange
+
+T = TypeVar("T")
+
+NONCE_BYTES = 18
+"""24 characters, as the RFC's examples have."""
+FIRST_DELAY_SECONDS = 0.1
+"""Kafka's connection.failed.authentication.delay.ms."""
+SLOWEST_SECONDS = 5.0
+FREE_FAILURES = 5
+"""Failures that are answered with the first delay; from there on it doubles."""
+FORGET_SECONDS = 300.0
+MAX_ADDRESSES = 10_000
+MAX_WAITING = 1_000
+"""Passwords that wait to be checked; past it a login is refused, and the client tries again."""
+REMEMBERED_PASSWORDS = 10_000
+REMEMBER_SECONDS = 60.0
+"""HTTP clients send their password with every request: one that was right is not checked again for so long, unless the
+user has changed."""
+
+
+class _Failures(NamedTuple):
+    count: int
+    last: float
+
+
+class Logins:
+    """One per node, on its event loop."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        *,
+        verify_token: TokenVerifier | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._now = now
+        self._verify_token = verify_token
+        self._spare_secret = secrets.token_bytes(32)
+        """For a cluster without users, which has no secret yet."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-passwords")
+        self._waiting = 0
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._right: OrderedDict[bytes, tuple[object, float, str]] = OrderedDict()
+        self._salt = secrets.token_bytes(32)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # --- SASL
+
+    def begin(self, mechanism: str) -> Exchange:
+        """A login by one of the mechanisms in `security.sasl`."""
+        return start_exchange(mechanism, self._verifiers(), secrets.token_urlsafe(NONCE_BYTES))
+
+    async def step(self, exchange: Exchange, data: bytes) -> Step:
+        """One message of a client, where it may take long."""
+        return await self._in_thread(lambda: exchange.step(data))
+
+    def _verifiers(self) -> Verifiers:
+        access = self._state.access
+        decoys = Decoys(access.login_secret or self._spare_secret)
+        if self._verify_token is None:
+            return Verifiers(access.credential, decoys)
+        return Verifiers(access.credential, decoys, self._verify_token)
+
+    # --- passwords
+
+    async def check_password(self, user: str, password: str) -> str:
+        """The principal of the user with this password; AuthenticationError if there is none."""
+        # The object changes with the user: a password that was changed is checked again.
+        version = self._state.access.users.get(user)
+        key = blake2b(f"{user}\0{password}".encode("utf-8", "surrogatepass"), key=self._salt).digest()
+        known = self._right.get(key)
+        if known is not None and known[0] is version and known[1] > self._now():
+            return known[2]
+        verifiers = self._verifiers()
+        principal = await self._in_thread(
+            lambda: check_password(user, password, verifiers.credentials, verifiers.decoys)
+        )
+        self._right[key] = (version, self._now() + REMEMBER_SECONDS, principal)
+        if len(self._right) > REMEMBERED_PASSWORDS:
+            self._right.popitem(last=False)
+        return principal
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._waiting >= MAX_WAITING:
+            raise AuthenticationError("too many logins wait for a check", "too many logins at once: try again")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._waiting -= 1
+
+    # --- failures
+
+    def failed(self, host: str) -> float:
+        """A login from this address has failed: how many seconds to wait with the answer."""
+        before = self._failures.pop(host, None)
+        count = 1 if before is None or self._now() - before.last > FORGET_SECONDS else before.count + 1
+        self._failures[host] = _Failures(count, self._now())
+        if len(self._failures) > MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+        doublings = min(max(0, count - FREE_FAILURES), 10)
+        return min(SLOWEST_SECONDS, FIRST_DELAY_SECONDS * 2**doublings)
+
+    def succeeded(self, host: str) -> None:
+        self._failures.pop(host, None)
