@@ -18,6 +18,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
+from penstock.node.access import Access, Logins
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
@@ -113,7 +114,9 @@ class Node:
             workers=self.storage.workers,
             on_growth=on_growth,
         )
-        self.resources = Resources(state, self.partitions)
+        self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
+        self.logins = Logins(state)
+        self.resources = Resources(state, self.partitions, self.access)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
@@ -152,6 +155,8 @@ class Node:
         )
         yield self.storage
         yield self.metadata
+        yield self.access
+        yield self.logins
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer

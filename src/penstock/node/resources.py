@@ -1,7 +1,7 @@
 """Topics, partitions, groups and the cluster, looked up on behalf of a caller.
 
 Every interface (Kafka, HTTP, WebSocket, other nodes on behalf of a client) finds resources through this object and
-through nothing else. So one method, `_allows`, decides what a caller may do; today it allows everything.
+through nothing else. So one object, `node.access`, decides what a caller may do.
 
 When it says no, a request that names a resource gets the Kafka error for that resource type, before anything tells
 whether the resource exists; a listing leaves the resource out.
@@ -13,6 +13,7 @@ from uuid import UUID
 from penstock.cluster import ClusterState, Topic
 from penstock.config import ConfigEntry, describe_group, describe_topic
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.access import Access
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
@@ -23,6 +24,7 @@ _REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 _OPERATIONS = {
@@ -68,14 +70,13 @@ def _refusal(caller: Caller, operation: Operation, resource_type: ResourceType, 
 class Resources:
     """Finds resources for a caller. The caller's operation decides whether it may."""
 
-    def __init__(self, state: ClusterState, partitions: PartitionTable) -> None:
+    def __init__(self, state: ClusterState, partitions: PartitionTable, access: Access) -> None:
         self._state = state
+        self._allows = access.allows
+        """The only decision on what a caller may do."""
+        self._allows_any = access.allows_any
         self._topics = state.topics  # one mapping for the life of the state: `apply` changes it in place
         self._partitions = partitions
-
-    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """The only decision on what a caller may do."""
-        return True
 
     def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of the resource type unless the caller may do this."""
@@ -219,6 +220,11 @@ class Resources:
         return describe_group(configs, self._state.share_group_settings, names)
 
     # --- the cluster
+
+    def check_idempotence(self, caller: Caller) -> None:
+        """Who may write to any topic may be an idempotent producer, as in Kafka since 2.8."""
+        if not self._allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
+            self.check(caller, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def cluster(self, caller: Caller, operation: Operation) -> ClusterState:
         """The whole cluster's state, for a caller that may do this with the cluster: it sees all topics and nodes."""

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from penstock.cluster import ClusterState
+from penstock.node.parts import Part
 from penstock.security.credentials import Decoys
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Exchange, Step
@@ -49,7 +50,7 @@ class _Failures(NamedTuple):
     last: float
 
 
-class Logins:
+class Logins(Part):
     """One per node, on its event loop."""
 
     def __init__(
@@ -70,7 +71,7 @@ class Logins:
         self._right: OrderedDict[bytes, tuple[object, float, str]] = OrderedDict()
         self._salt = secrets.token_bytes(32)
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     # --- SASL
