@@ -7,7 +7,7 @@ After `close()` nothing is left of it: no thread, no port, and no file unless yo
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import uvloop
@@ -26,6 +26,7 @@ class Broker:
     Broker(data_dir="data")                 on disk: acknowledged records survive a restart
     Broker(num_partitions=3)                partitions of topics that are created on first use
     Broker(topic_defaults={"retention.ms": "60000"})
+    Broker(users={"admin": "secret", "alice": "also secret"})     clients must log in
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class Broker:
         share_groups: ShareGroupSettings | None = None,
         limits: Limits | None = None,
         disk: Disk | None = None,
+        users: Mapping[str, str] | None = None,
+        super_users: Sequence[str] = ("admin",),
     ) -> None:
-        """`status_topic` names a topic for the status log; without it there is none. `disk` replaces the file system,
+        """`users`: names and passwords. With it, clients must log in and may do only what an access rule allows;
+        `super_users` may do everything. `status_topic` names a topic for the status log; without it there is none. `disk` replaces the file system,
         so that a test can make it fail."""
         config = NodeConfig(
             node_id=node_id,
@@ -59,8 +63,10 @@ class Broker:
             groups=groups or GroupSettings(),
             share_groups=share_groups or ShareGroupSettings(),
             limits=limits or Limits(),
+            require_login=users is not None,
+            super_users=tuple(f"User:{name}" for name in super_users),
         )
-        self._thread = _BrokerThread(config, disk)
+        self._thread = _BrokerThread(config, disk, users)
         self._thread.start_and_wait()
 
     def __repr__(self) -> str:
@@ -72,6 +78,11 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """`host:port`, as Kafka clients expect it."""
         return str(self._thread.service.kafka_address)
+
+    @property
+    def admin_password(self) -> str | None:
+        """The password of the user `admin`, if this broker requires login and has made that user."""
+        return self._thread.admin_password
 
     @property
     def http_url(self) -> str:
@@ -97,9 +108,11 @@ class Broker:
 class _BrokerThread:
     """The thread with the event loop of the service."""
 
-    def __init__(self, config: NodeConfig, disk: Disk | None) -> None:
+    def __init__(self, config: NodeConfig, disk: Disk | None, users: Mapping[str, str] | None) -> None:
         self._config = config.validate()
         self._disk = disk
+        self._users = users
+        self.admin_password: str | None = None
         self._thread = threading.Thread(target=self._main, name="penstock-broker", daemon=True)
         self._started = threading.Event()
         self._problem: BaseException | None = None
@@ -134,11 +147,16 @@ class _BrokerThread:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve())
 
+    def _set_admin_password(self, user: str, password: str) -> None:
+        self.admin_password = password
+
     async def _serve(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         try:
-            self.service = Service(self._config, disk=self._disk)
+            self.service = Service(
+                self._config, disk=self._disk, users=self._users, on_first_user=self._set_admin_password
+            )
             await self.service.start()
         except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
             self._problem = problem

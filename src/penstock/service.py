@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,16 @@ class Service:
         eager_http: bool = False,
         disk: Disk | None = None,
         on_growth: Callable[[int], None] | None = None,
+        users: Mapping[str, str] | None = None,
+        on_first_user: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`on_growth` is called with the number of replicas when there are many new ones."""
+        """`users` (with passwords) are made if a cluster that requires login has none; `on_first_user` is called with
+        the name and the password of the first one. `on_growth` is called with the number of replicas when there are many new ones."""
         self.config = config.validate()
         self._disk = disk
         self._on_growth = on_growth
+        self._users = users
+        self._on_first_user = on_first_user
         self.node: Node | None = None
         self._eager_http = eager_http
         self._listener: KafkaListener | None = None
@@ -81,6 +86,8 @@ class Service:
                 links=links,
                 events=self._status_log or NO_EVENTS,
                 on_growth=self._on_growth,
+                users=self._users,
+                on_first_user=self._on_first_user,
             )
             node.events.tell("broker.started", version=VERSION, address=str(self.kafka_address))
             await node.start()

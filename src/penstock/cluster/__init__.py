@@ -1,7 +1,7 @@
 """Cluster metadata, sans-I/O: records of topics, nodes, placement and configs, the state that results from them, and
 the controller's decisions."""
 
-from penstock.cluster import alterations, decisions
+from penstock.cluster import access_decisions, alterations, decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.cluster.assignments import Assignment
 from penstock.cluster.damage import report_damaged, why_not_rebuilt
@@ -96,6 +96,7 @@ __all__ = [
     "TopicConfigsChanged",
     "TopicCreated",
     "TopicDeleted",
+    "access_decisions",
     "alterations",
     "check_unclean",
     "decisions",

@@ -1,6 +1,6 @@
 """Decisions on users and access rules: functions take the state and a request, and return records or raise KafkaError."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -8,7 +8,7 @@ from penstock.cluster.records import AclsChanged, LoginSecretSet, MetadataRecord
 from penstock.cluster.state import ClusterState
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security.acls import AclBinding, AclFilter
+from penstock.security.acls import AclBinding
 from penstock.security.credentials import ScramCredential, ScramMechanism
 from penstock.security.principals import is_login_name
 from penstock.security.scram_messages import MAX_USER_CHARACTERS
@@ -49,13 +49,16 @@ def alter_credentials(
     return [UserChanged(user=user, passwords=passwords)]
 
 
-def create_first_user(
-    state: ClusterState, user: str, passwords: dict[str, ScramCredential], secret: bytes
+def create_first_users(
+    state: ClusterState, users: Mapping[str, dict[str, ScramCredential]], secret: bytes
 ) -> list[MetadataRecord]:
-    """The first user of a cluster, and the secret of its logins; nothing if there are users."""
+    """The first users of a cluster, and the secret of its logins; nothing if there are users."""
     if state.access.users:
         return []
-    return [LoginSecretSet(secret=secret), UserChanged(user=user, passwords=passwords)]
+    for user in users:
+        check_user_name(user)
+    changed = [UserChanged(user=user, passwords=passwords) for user, passwords in users.items()]
+    return [LoginSecretSet(secret=secret), *changed]
 
 
 def create_acls(state: ClusterState, bindings: Iterable[AclBinding], limits: Limits) -> list[MetadataRecord]:
@@ -70,10 +73,7 @@ def create_acls(state: ClusterState, bindings: Iterable[AclBinding], limits: Lim
     return [AclsChanged(added=added, removed=[])] if added else []
 
 
-def delete_acls(state: ClusterState, filters: Iterable[AclFilter]) -> list[MetadataRecord]:
-    """Deletes every rule that one of the filters selects."""
-    wanted = list(filters)
-    removed = sorted(
-        binding for binding in state.access.acls if any(one.matches(binding) for one in wanted)
-    )
+def delete_acls(state: ClusterState, bindings: Iterable[AclBinding]) -> list[MetadataRecord]:
+    """Rules that do not exist any more are no error."""
+    removed = [binding for binding in bindings if state.access.has_acl(binding)]
     return [AclsChanged(added=[], removed=removed)] if removed else []

@@ -39,6 +39,10 @@ class FrameReader:
         self._length = 0
         self._prefix = b""
 
+    def set_max(self, max_bytes: int) -> None:
+        """The largest frame from now on."""
+        self._max_bytes = max_bytes
+
     def buffer(self, sizehint: int = -1) -> memoryview:
         """The place for the next bytes of the stream. `sizehint` is the event loop's and is ignored."""
         if self.half is not None:

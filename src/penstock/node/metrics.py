@@ -27,6 +27,7 @@ class NodeMetrics:
         "connections",
         "connections_total",
         "elections_won",
+        "failed_logins",
         "loop_lag_seconds",
         "slow_turns",
         "started_seconds",
@@ -39,6 +40,7 @@ class NodeMetrics:
         self.connections = 0
         self.connections_total = 0
         self.elections_won = 0
+        self.failed_logins = 0
         self.loop_lag_seconds = 0.0
         self.slow_turns = 0
         self.apis: dict[int, ApiMetrics] = {}

@@ -6,7 +6,7 @@ it first finds its cluster (`membership`), then follows the metadata like every 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
-from penstock.node.access import Access, Logins
+from penstock.node.access import Access, FirstUser, Logins
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
@@ -71,8 +71,11 @@ class Node:
         random: Random | None = None,
         events: EventSink = NO_EVENTS,
         on_growth: Callable[[int], None] | None = None,
+        users: Mapping[str, str] | None = None,
+        on_first_user: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Opens the data folder. `links` connects the node with its cluster; `events` receives the node's events;
+        """Opens the data folder. `users` (with passwords) are made if a cluster that requires login has none;
+        `on_first_user` is called with the name and the password of the first one. `links` connects the node with its cluster; `events` receives the node's events;
         `on_growth` is called with the number of replicas when there are many new ones."""
         self.config = config
         self.events = events
@@ -142,6 +145,7 @@ class Node:
         self.acked = self._make_acked_cleanup()
         self.undone_retention = self._make_undone_retention()
         self.housekeeping = self._make_housekeeping()
+        self._first_user = self._make_first_user(users or {}, on_first_user)
         self.parts.set(self._list_parts())
 
     def _list_parts(self) -> Iterator[Part]:
@@ -173,6 +177,8 @@ class Node:
         if links is not None:
             yield self.storage.raft
             yield from self._cluster_parts(links, announcer)
+        if self._first_user is not None:
+            yield self._first_user
         membership = links.membership if links is not None else None
         yield Admission(membership, self.controller, self.metadata, self._set_ready)
 
@@ -193,6 +199,13 @@ class Node:
         yield ControllerLoop(me=self.me, metadata=self.metadata, settings=settings, seen=links.seen)
 
     # --- making parts
+
+    def _make_first_user(
+        self, users: Mapping[str, str], show: Callable[[str, str], None] | None
+    ) -> FirstUser | None:
+        if not self.config.require_login:
+            return None
+        return FirstUser(self.metadata, users, show or (lambda user, password: None))
 
     def _make_view(self) -> ClusterView:
         return ClusterView(

@@ -1,7 +1,7 @@
 """The context of a request: its API, its caller and connection, and lookups of the resources that it names."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
@@ -11,6 +11,9 @@ from penstock.kafka.handlers.names import Names
 from penstock.node import Node, Partition
 from penstock.node.memory import Reservation, unlimited
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
+
+if TYPE_CHECKING:
+    from penstock.kafka.handlers.login import Login
 
 Handler = Callable[["RequestContext", Any], Any]
 """Returns the response, None if the client wants none, or a coroutine for it when there is something to wait for."""
@@ -38,6 +41,8 @@ class Api(NamedTuple):
     """The lists of a request in which repeated names are merged."""
     large: bool = False
     """Whether responses may be large, so that they are encoded off the event loop."""
+    before_login: bool = False
+    """Whether a client that has not logged in may send it."""
     handler: Handler = _not_loaded
 
 
@@ -46,6 +51,8 @@ class ConnectionFacts(Protocol):
 
     peer: str
     client_software: str
+    login: "Login | None"
+    """None: clients do not log in on this port."""
 
     def send_away(self) -> None:
         """Closes the connection after the response to this request, so that the client tries another node, which may

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from penstock.errors import ErrorCode, NotExecuted
 from penstock.kafka.handlers.context import Api, RequestContext
+from penstock.kafka.handlers.login import Login
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.handlers.rows import decode_off_loop, encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, decode_request_header, join
@@ -52,6 +53,7 @@ class Inside:
 
     peer = "another node"
     client_software = ""
+    login: Login | None = None
 
     def __init__(self) -> None:
         self._when_closed: list[Callable[[], None]] = []

@@ -329,7 +329,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
             producer_epoch=-1,
         )
     try:
-        context.cluster()
+        context.node.resources.check_idempotence(context.caller)
         producer_id = await context.node.controller.next_producer_id()
     except KafkaError as mistake:
         code = mistake.code

@@ -67,7 +67,8 @@ _TABLE: dict[ApiKey, Api] = {
         names=(Names("states_filter"), Names("types_filter")),
         large=True,
     ),
-    ApiKey.API_VERSIONS: Api(0, 4, "api_versions"),
+    ApiKey.SASL_HANDSHAKE: Api(0, 1, "login", before_login=True),
+    ApiKey.API_VERSIONS: Api(0, 4, "api_versions", before_login=True),
     ApiKey.CREATE_TOPICS: Api(
         2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True, large=True
     ),
@@ -84,6 +85,9 @@ _TABLE: dict[ApiKey, Api] = {
         names=(Names("topics", ("topic",), Names("partitions", ("partition",))),),
         large=True,
     ),
+    ApiKey.DESCRIBE_ACLS: Api(1, 3, "acls", on_cluster=DESCRIBE, large=True),
+    ApiKey.CREATE_ACLS: Api(1, 3, "acls", on_cluster=ALTER, controller=True),
+    ApiKey.DELETE_ACLS: Api(1, 3, "acls", on_cluster=ALTER, controller=True, large=True),
     ApiKey.DESCRIBE_CONFIGS: Api(
         1,
         4,
@@ -107,6 +111,7 @@ _TABLE: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_LOG_DIRS: Api(
         1, 4, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
     ),
+    ApiKey.SASL_AUTHENTICATE: Api(0, 2, "login", before_login=True),
     ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True, large=True),
     ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE, names=(Names("groups_names"),)),
     ApiKey.ELECT_LEADERS: Api(
@@ -143,6 +148,10 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=DELETE,
         names=(Names("topics", ("name",), _PARTITIONS),),
     ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
+        0, 0, "users", on_cluster=DESCRIBE, names=(Names("users", ("name",)),), large=True
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, "users", on_cluster=ALTER, controller=True),
     ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
     ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Api(
@@ -189,6 +198,9 @@ class Advertised(NamedTuple):
     api_key: int
     min_version: int
     max_version: int
+
+
+BEFORE_LOGIN = frozenset(int(key) for key, row in _TABLE.items() if row.before_login)
 
 
 @cache

@@ -16,6 +16,7 @@ them.
 
 import asyncio
 import logging
+import math
 import re
 import socket
 import struct
@@ -29,10 +30,13 @@ import msgspec
 
 from penstock.config import Listener
 from penstock.errors import KafkaError, ProtocolViolation
+from penstock.kafka.handlers.login import Login, LoginState
+from penstock.kafka.handlers.registry import BEFORE_LOGIN
 from penstock.kafka.handlers.rows import encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header, encode_response
 from penstock.node.frames import FrameReader
 from penstock.node.memory import Reservation
+from penstock.security.exchange import Accepted
 from penstock.types import ANONYMOUS, ANONYMOUS_PRINCIPAL, Caller
 
 if TYPE_CHECKING:
@@ -59,6 +63,10 @@ LARGE_REQUEST_BYTES = 64 * 1024
 WRITE_BYTES = 1024 * 1024
 """Of more, the transport gets so many bytes at a time, or one larger piece: it gives their memory back when it has sent
 them all."""
+
+
+TOKEN = RequestHeader(ApiKey.SASL_AUTHENTICATE, -1, 0, None, 0)
+"""Stands for the header of a frame that has none: a message of a SASL mechanism after SaslHandshake version 0."""
 
 
 class _Slot(msgspec.Struct, eq=False):
@@ -91,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         "_client_id",
         "_draining_since",
         "_frames",
+        "_groups",
         "_growing",
         "_handed_over",
         "_holds",
@@ -100,8 +109,10 @@ class Connection(asyncio.BufferedProtocol):
         "_moved",
         "_paused",
         "_pieces",
+        "_principal",
         "_queue",
         "_reading",
+        "_restricted",
         "_sending",
         "_slots",
         "_transport",
@@ -111,7 +122,10 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "get_buffer",
         "last_active",
+        "login",
+        "opened_at",
         "peer",
+        "session_ends",
         "settings",
         "why_closed",
     )
@@ -120,7 +134,11 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self.settings = settings
         """Of the port by which the client came."""
-        self._frames = FrameReader(listener.scratch, listener.max_request_bytes)
+        self.login = Login(listener.node, self, settings.mechanisms) if settings.mechanisms else None
+        self._restricted = self.login is not None
+        """Whether the client must log in, for the first time or again, before it may send anything else."""
+        longest = listener.limits.max_login_bytes if self._restricted else listener.max_request_bytes
+        self._frames = FrameReader(listener.scratch, longest)
         self.get_buffer = self._frames.buffer  # type: ignore[method-assign]
         """The event loop calls it before each read."""
         self._transport: asyncio.Transport | None = None
@@ -145,8 +163,12 @@ class Connection(asyncio.BufferedProtocol):
         self._when_closed: list[Callable[[], None]] = []
         self._draining_since = 0.0
         self.closed = False
-        self.last_active = listener.now
+        self.last_active = self.opened_at = listener.now
+        self.session_ends = math.inf
+        """When the client must log in again, by the event loop's clock."""
         self.peer = "?"
+        self._principal = ANONYMOUS_PRINCIPAL
+        self._groups: tuple[str, ...] = ()
         self._caller = ANONYMOUS
         """The caller of the last request. Made again only when a request comes with another client id."""
         self._client_id: str | None = ""
@@ -164,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
         if name:
             self.peer = f"{name[0]}:{name[1]}"
             self._caller = Caller(host=name[0])
+            if self.login is not None:
+                self.login.host = name[0]
         if not self._listener.admit(self):
             self.close(f"over limits.max_connections={self._listener.max_connections}")
 
@@ -190,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         self._moved += nbytes
         try:
             for frame in frames.filled(nbytes):
-                header, size = decode_request_header(frame), len(frame)
+                header, size = decode_request_header(frame) if not self._takes_tokens else TOKEN, len(frame)
                 memory.used += size - self._arriving.bytes
                 self._arriving.bytes = 0
                 self._queue.append((header, frame, Reservation(memory, size)))
@@ -327,6 +351,11 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
+    @property
+    def _takes_tokens(self) -> bool:
+        """Whether frames are messages of a SASL mechanism, without Kafka's header."""
+        return self._restricted and self.login is not None and self.login.state is LoginState.TOKENS
+
     def _may_overlap(self, header: RequestHeader) -> bool:
         """Whether a request may start while others wait: a Produce behind Produces."""
         return (
@@ -359,6 +388,8 @@ class Connection(asyncio.BufferedProtocol):
         slot = _Slot(header, memory, time.perf_counter())
         self._slots.append(slot)
         try:
+            if self._restricted:
+                self._check_restricted(header)
             if header.client_id != self._client_id:
                 self._set_client_id(header.client_id)
             answer = self._listener.dispatch(self, self._caller, header, memoryview(frame), memory)
@@ -376,7 +407,36 @@ class Connection(asyncio.BufferedProtocol):
         if client_id is not None and len(client_id) > longest:
             raise ProtocolViolation(f"client_id of {len(client_id)} characters: expected {longest} at most")
         self._client_id = client_id
-        self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, client_id or "")
+        self._caller = Caller(self._principal, self._caller.host, client_id or "", self._groups)
+
+    # --- logins
+
+    def _check_restricted(self, header: RequestHeader) -> None:
+        if header.api_key not in BEFORE_LOGIN:
+            why = "its login has expired" if self._principal != ANONYMOUS_PRINCIPAL else "it has not logged in"
+            raise ProtocolViolation(f"API {header.api_key} of a client: {why} (SASL)")
+
+    def logged_in(self, accepted: Accepted) -> None:
+        """Requests are made by this principal, until its session ends."""
+        self._principal, self._groups = accepted.principal, accepted.groups
+        self._caller = Caller(self._principal, self._caller.host, self._client_id or "", self._groups)
+        lifetime_ms = self._listener.node.logins.lifetime_ms(accepted)
+        self.session_ends = self._listener.loop.time() + lifetime_ms / 1000 if lifetime_ms else math.inf
+        self._restricted = False
+        self._frames.set_max(self._listener.max_request_bytes)
+
+    def restrict(self) -> None:
+        """The session has ended: the client must log in again before anything else."""
+        self._restricted = True
+
+    @property
+    def waits_for_login(self) -> bool:
+        """Whether the client has not logged in for the first time."""
+        return self._restricted and self._principal == ANONYMOUS_PRINCIPAL
+
+    @property
+    def principal(self) -> str:
+        return self._principal
 
     async def _finish(self, slot: _Slot, response: Response) -> None:
         try:

@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.handlers.rows import ELEMENTS_ON_LOOP, decode_off_loop, encode_off_loop
-from penstock.kafka.server.connection import Connection
+from penstock.kafka.server.connection import TOKEN, Connection
 from penstock.kafka.wire import (
     ApiKey,
     Message,
@@ -67,15 +67,18 @@ class KafkaListener:
         """The clients that were first in line for memory at the last sweep, and the bytes that each connection had
         moved by then."""
         self._all_gone: asyncio.Future[None] | None = None
+        self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self, ports: list[tuple[Listener, socket.socket]]) -> None:
         """Serves the given sockets until `stop`."""
         for settings, listening in ports:
             new = partial(Connection, self, settings)
             self._servers.append(await self.loop.create_server(new, sock=listening, backlog=BACKLOG))
+        self._unwatch = self.node.access.watch(self._close_deleted_users)
         self._sweep()
 
     async def stop(self) -> None:
+        self._unwatch()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for server in self._servers:
@@ -122,13 +125,25 @@ class KafkaListener:
         self.now = self.loop.time()
         idle_before = self.now - self.limits.idle_timeout_ms / 1000
         stuck_before = self.now - self.limits.slow_drain_timeout_ms / 1000
+        login_before = self.now - self.limits.login_timeout_ms / 1000
         for connection in list(self._connections):
             if connection.last_active < idle_before and not connection.busy:
                 connection.close(f"idle for limits.idle_timeout_ms={self.limits.idle_timeout_ms}")
             elif 0 < connection.stuck_since < stuck_before:
                 connection.reset(f"has not read its responses for {self.limits.slow_drain_timeout_ms} ms")
+            elif connection.opened_at < login_before and connection.waits_for_login:
+                connection.close(f"no login within limits.login_timeout_ms={self.limits.login_timeout_ms}")
+            elif connection.session_ends < self.now:
+                connection.restrict()
         self._shed()
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _close_deleted_users(self) -> None:
+        """Access rules or users have changed. What a user may do is asked at each request; a user that was deleted may
+        not even stay."""
+        for connection in list(self._connections):
+            if connection.login is not None and connection.login.is_deleted:
+                connection.close(f"{connection.login.principal} was deleted")
 
     # --- memory
 
@@ -185,6 +200,9 @@ class KafkaListener:
     ) -> Buffers | Coroutine[None, None, Message | Buffers | None] | None:
         """Decodes and handles one request. Returns the encoded response, None if the client wants none, or a coroutine
         for the response (to be encoded then) if it has to wait for something."""
+        if header is TOKEN:
+            assert connection.login is not None
+            return connection.login.take_token(bytes(frame))
         api = find_api(header.api_key)
         version = header.api_version
         if api is None or not api.min_version <= version <= api.max_version:

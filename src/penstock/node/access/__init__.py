@@ -3,6 +3,7 @@
 Start reading at `access.py`."""
 
 from penstock.node.access.access import Access
+from penstock.node.access.first_user import FirstUser
 from penstock.node.access.logins import Logins
 
-__all__ = ["Access", "Logins"]
+__all__ = ["Access", "FirstUser", "Logins"]

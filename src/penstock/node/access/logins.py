@@ -21,7 +21,7 @@ from penstock.cluster import ClusterState
 from penstock.node.parts import Part
 from penstock.security.credentials import Decoys
 from penstock.security.errors import AuthenticationError
-from penstock.security.exchange import Exchange, Step
+from penstock.security.exchange import Accepted, Exchange, Step
 from penstock.security.oauth import TokenVerifier
 from penstock.security.plain import check_password
 from penstock.security.sasl import Verifiers, start_exchange
@@ -35,6 +35,7 @@ FIRST_DELAY_SECONDS = 0.1
 SLOWEST_SECONDS = 5.0
 FREE_FAILURES = 5
 """Failures that are answered with the first delay; from there on it doubles."""
+MAX_DOUBLINGS = 10
 FORGET_SECONDS = 300.0
 MAX_ADDRESSES = 10_000
 MAX_WAITING = 1_000
@@ -46,7 +47,7 @@ user has changed."""
 
 
 class _Failures(NamedTuple):
-    count: int
+    number: int
     last: float
 
 
@@ -58,11 +59,13 @@ class Logins(Part):
         state: ClusterState,
         *,
         verify_token: TokenVerifier | None = None,
+        max_session_ms: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._now = now
         self._verify_token = verify_token
+        self._max_session_ms = max_session_ms
         self._spare_secret = secrets.token_bytes(32)
         """For a cluster without users, which has no secret yet."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-passwords")
@@ -83,6 +86,14 @@ class Logins(Part):
     async def step(self, exchange: Exchange, data: bytes) -> Step:
         """One message of a client, where it may take long."""
         return await self._in_thread(lambda: exchange.step(data))
+
+    def lifetime_ms(self, accepted: Accepted) -> int:
+        """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever."""
+        longest = self._max_session_ms
+        if accepted.expires_ms is None:
+            return longest
+        left = max(1, accepted.expires_ms - int(time.time() * 1000))
+        return min(left, longest) if longest else left
 
     def _verifiers(self) -> Verifiers:
         access = self._state.access
@@ -124,12 +135,12 @@ class Logins(Part):
     def failed(self, host: str) -> float:
         """A login from this address has failed: how many seconds to wait with the answer."""
         before = self._failures.pop(host, None)
-        count = 1 if before is None or self._now() - before.last > FORGET_SECONDS else before.count + 1
-        self._failures[host] = _Failures(count, self._now())
+        number = 1 if before is None or self._now() - before.last > FORGET_SECONDS else before.number + 1
+        self._failures[host] = _Failures(number, self._now())
         if len(self._failures) > MAX_ADDRESSES:
             self._failures.popitem(last=False)
-        doublings = min(max(0, count - FREE_FAILURES), 10)
-        return min(SLOWEST_SECONDS, FIRST_DELAY_SECONDS * 2**doublings)
+        doublings = min(max(0, number - FREE_FAILURES), MAX_DOUBLINGS)
+        return min(SLOWEST_SECONDS, FIRST_DELAY_SECONDS * (1 << doublings))
 
     def succeeded(self, host: str) -> None:
         self._failures.pop(host, None)

@@ -1,0 +1,87 @@
+"""The first user of a cluster that requires login: `admin`, with a password that is shown once.
+
+Without it, nobody could log in to make users. The controller makes it when the cluster has none, and the node on which
+that happens shows the password. All nodes know the user then, so that no other one makes another. A program that embeds
+a broker may name the first users and their passwords itself.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+
+from penstock.cluster import access_decisions
+from penstock.errors import PenstockError
+from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.parts import Part
+from penstock.security.credentials import (
+    DEFAULT_ITERATIONS,
+    SALT_BYTES,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    make_credential,
+)
+
+log = logging.getLogger("penstock.node")
+
+FIRST_USER = "admin"
+PASSWORD_BYTES = 18
+SECRET_BYTES = 32
+RETRY_SECONDS = 1.0
+
+Show = Callable[[str, str], None]
+"""Called with the name and the password."""
+
+
+class FirstUser(Part):
+    """Waits until the cluster has a user, and makes it where this node decides."""
+
+    def __init__(self, metadata: MetadataLog, passwords: Mapping[str, str], show: Show) -> None:
+        """`passwords`: of users that are to be made beside `admin`, or its own."""
+        self._metadata = metadata
+        self._passwords = dict(passwords)
+        self._show = show
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """A node without a cluster has its user when this returns."""
+        if self._metadata.is_controller:
+            await self._make()
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._wait())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _wait(self) -> None:
+        while not self._metadata.state.access.users:
+            if self._metadata.is_controller:
+                try:
+                    await self._make()
+                except PenstockError as trouble:
+                    log.warning("the first user could not be made, and will be tried again: %s", trouble)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _make(self) -> None:
+        if self._metadata.state.access.users:
+            return
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        passwords = {FIRST_USER: password, **self._passwords}
+        users = {user: _credentials(text) for user, text in passwords.items()}
+        secret = secrets.token_bytes(SECRET_BYTES)
+        records = await self._metadata.change(
+            lambda state: access_decisions.create_first_users(state, users, secret)
+        )
+        if records:
+            self._show(FIRST_USER, passwords[FIRST_USER])
+
+
+def _credentials(password: str) -> dict[str, ScramCredential]:
+    return {
+        mechanism.sasl_name: make_credential(
+            password, secrets.token_bytes(SALT_BYTES), DEFAULT_ITERATIONS, mechanism
+        )
+        for mechanism in SCRAM_MECHANISMS
+    }
