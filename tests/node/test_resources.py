@@ -7,6 +7,7 @@ import pytest
 
 from penstock.cluster import ClusterState, TopicCreated
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.access import Access
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.resources import Resources
 from penstock.types import ANONYMOUS, CLUSTER_NAME, Caller, Operation, ResourceType
@@ -20,11 +21,12 @@ class Denying(Resources):
     """Allows only the given operations, and records all checks."""
 
     def __init__(self, state: ClusterState, *allowed: tuple[Operation, str]) -> None:
-        super().__init__(state, NO_PARTITIONS)
+        super().__init__(state, NO_PARTITIONS, Access(state, is_required=False))
         self.allowed = allowed
         self.asked: list[tuple[str, Operation, ResourceType, str]] = []
+        self._allows = self._record
 
-    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def _record(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         self.asked.append((caller.principal, operation, resource_type, name))
         return (operation, name) in self.allowed
 
@@ -41,7 +43,8 @@ def code_of(refused: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
 
 
 def test_by_default_every_caller_may_do_everything() -> None:
-    resources = Resources(two_topics(), NO_PARTITIONS)
+    state = two_topics()
+    resources = Resources(state, NO_PARTITIONS, Access(state, is_required=False))
     assert resources.topic(ANONYMOUS, "orders", Operation.READ).topic_id == KNOWN
     assert resources.named_topic(ANONYMOUS, "orders", NO_ID, Operation.READ).topic_id == KNOWN
     assert resources.named_topic(ANONYMOUS, None, OTHER, Operation.READ).name == "payments"
@@ -51,7 +54,8 @@ def test_by_default_every_caller_may_do_everything() -> None:
 
 
 def test_a_missing_topic_is_unknown_by_name_by_id_and_by_partition() -> None:
-    resources = Resources(two_topics(), NO_PARTITIONS)
+    state = two_topics()
+    resources = Resources(state, NO_PARTITIONS, Access(state, is_required=False))
     with pytest.raises(KafkaError) as refused:
         resources.topic(ANONYMOUS, "none", Operation.READ)
     assert code_of(refused) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

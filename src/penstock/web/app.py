@@ -22,6 +22,7 @@ from penstock.node import Node
 from penstock.node.shared_work import SharedWork
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import error_response
+from penstock.web.login import LoginGate
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.operations import DOCUMENT_PATH, api_routes
 from penstock.web.snapshot import take_snapshot
@@ -44,7 +45,8 @@ def build_app(node: Node) -> Starlette:
         WebSocketRoute("/{path:path}", refuse_path),
     ]
     handlers = {HTTPException: explain, Exception: explain_bug}
-    app = Starlette(routes=routes, middleware=[Middleware(OneLength)], exception_handlers=handlers)
+    layers = [Middleware(LoginGate, node=node), Middleware(OneLength)]
+    app = Starlette(routes=routes, middleware=layers, exception_handlers=handlers)
     app.state.stopping = asyncio.Event()
     return app
 

@@ -39,6 +39,7 @@ from penstock.web.websocket_frames import (
     check_may_read,
     endpoint_url,
     has_ended,
+    lost_permission,
     refuse_socket,
     upgrade_required,
 )
@@ -152,10 +153,17 @@ class _Connection:
         sending = asyncio.ensure_future(session.run(self._sender))
         receiving = asyncio.ensure_future(self._listen(session))
         told = asyncio.ensure_future(session.told_to_end())
+        losing = asyncio.ensure_future(self._end_without_permission(session))
+        tasks = (sending, receiving, told, losing)
         try:
-            await asyncio.wait({sending, receiving, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._finish(session, sending, receiving, told)
+            await self._finish(session, *tasks)
+
+    async def _end_without_permission(self, session: SubscriberSession) -> None:
+        request = session.request
+        lost = await lost_permission(self._node, self._socket, request.name, request.topics)
+        session.end(EndReason(lost.code, lost.message))
 
     async def _finish(
         self, session: SubscriberSession, *tasks: "asyncio.Task[object] | asyncio.Future[object]"

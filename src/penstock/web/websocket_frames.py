@@ -16,7 +16,7 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import caller_of, error_response, not_ready
+from penstock.web.api.routing import PASSWORD_USER, caller_of, error_response, not_ready
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
@@ -56,6 +56,9 @@ def upgrade_required(path: str, page: str) -> Response:
 def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
     """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
     caller = caller_of(socket)
+    user = socket.scope.get(PASSWORD_USER)
+    if user is not None and user not in node.metadata.state.access.users:
+        raise Problem(401, "login_failed", f"the user {user} was deleted")
     try:
         node.resources.check_group(caller, group, Operation.READ)
         for name in topics:
@@ -63,6 +66,21 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
     except KafkaError as refusal:
         raise as_problem(refusal) from None
     return caller
+
+
+async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
+    """Returns when the caller may not read these topics as this group any more."""
+    changed = asyncio.Event()
+    unwatch = node.access.watch(changed.set)
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            check_may_read(node, socket, group, topics)
+    except Problem as problem:
+        return problem
+    finally:
+        unwatch()
 
 
 def endpoint_url(node: Node, node_id: int, path: str) -> str | None:

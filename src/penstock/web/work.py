@@ -29,6 +29,7 @@ from penstock.web.websocket_frames import (
     TooSlow,
     check_may_read,
     has_ended,
+    lost_permission,
     refuse_socket,
     upgrade_required,
 )
@@ -94,16 +95,22 @@ class _Connection:
             self._cliques.add(worker.clique)
         sending = asyncio.ensure_future(worker.run(self._sender))
         receiving = asyncio.ensure_future(self._listen(worker))
+        losing = asyncio.ensure_future(self._end_without_permission(request))
+        tasks = (sending, receiving, losing)
         try:
-            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, receiving):
+            for task in tasks:
                 task.cancel()
-            outcomes = await asyncio.gather(sending, receiving, return_exceptions=True)
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             worker.leave()
             if worker.clique is not None:
                 self._cliques.remove(worker.clique)
         await self._finish(outcomes)
+
+    async def _end_without_permission(self, request: Work) -> None:
+        lost = await lost_permission(self._node, self._socket, request.queue, request.topics)
+        raise Ended(lost.code, lost.message)
 
     async def _finish(self, outcomes: Sequence[object]) -> None:
         for outcome in outcomes:

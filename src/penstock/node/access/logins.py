@@ -121,6 +121,14 @@ class Logins(Part):
             self._right.popitem(last=False)
         return principal
 
+    async def check_bearer(self, token: str) -> tuple[str, tuple[str, ...]]:
+        """The principal and the groups of a token's user; AuthenticationError if it is not good."""
+        if self._verify_token is None:
+            raise AuthenticationError("a bearer token, and no identity provider is configured")
+        verify = self._verify_token
+        verified = await self._in_thread(lambda: verify(token))
+        return verified.principal, verified.groups
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._waiting >= MAX_WAITING:
             raise AuthenticationError("too many logins wait for a check", "too many logins at once: try again")

@@ -5,6 +5,7 @@
 is not obvious. `field` names the wrong part of the request, if there is exactly one: `records[2].partition`, `offset`.
 
     400  the request is wrong, and will never work as it is
+    401  the caller must log in   403  the caller may not do this                   421  another site's name
     404  it does not exist        409  it exists, and its state forbids this        416  the offset does not exist
     408, 413, 415  the body does not end, is too large, or has another type
     503  not now: try again after `Retry-After` seconds
@@ -37,6 +38,10 @@ _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.MESSAGE_TOO_LARGE: 413,
     ErrorCode.RECORD_LIST_TOO_LARGE: 413,
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: 413,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
     ErrorCode.UNKNOWN_SERVER_ERROR: 500,
 } | dict.fromkeys(
     (

@@ -52,6 +52,11 @@ ROWS_IN_LOOP = 500
 SEGMENTS = "penstock.segments"
 """The segments of a request's path, in its scope."""
 
+CALLER = "penstock.caller"
+"""The caller, in a request's scope."""
+PASSWORD_USER = "penstock.password_user"
+"""The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
+
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
 
@@ -165,7 +170,10 @@ def _signature(handler: Handler) -> tuple[type[msgspec.Struct] | None, ...]:
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """The client that sent a request or opened a WebSocket."""
+    """The client that sent a request or opened a WebSocket; anonymous before `web.login` has found out who it is."""
+    known: Caller | None = connection.scope.get(CALLER)
+    if known is not None:
+        return known
     host = connection.client.host if connection.client is not None else ""
     return Caller(ANONYMOUS_PRINCIPAL, host, connection.headers.get("user-agent", ""))
 

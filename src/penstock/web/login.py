@@ -1,0 +1,170 @@
+"""Who sends an HTTP request or opens a WebSocket, and whether its browser was led here by another site.
+
+Checked before anything else, in this order:
+
+    Host                a name that this node does not know is refused: a page of another site whose name was made to
+                        point here (DNS rebinding) would be of the same origin for its browser
+    Sec-Fetch-Site      cross-site is refused: a browser says so of requests that pages of other sites make
+    Authorization       Basic (a user and its password), Bearer with an API token (`pst_...`) or with a JWT of the
+                        identity provider. Where no login is required, it is not looked at
+
+`/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The caller is in
+the request's scope from then on (`caller_of`).
+"""
+
+import asyncio
+import base64
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from penstock.node import Node
+from penstock.node.limited_log import LimitedLog
+from penstock.security.errors import AuthenticationError
+from penstock.types import Caller
+from penstock.web.api.problems import Problem
+from penstock.web.api.routing import CALLER, PASSWORD_USER, caller_of, error_response
+
+log = logging.getLogger("penstock.web")
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+METRICS_PATH = "/metrics"
+CHALLENGE = {"www-authenticate": 'Basic realm="penstock", charset="UTF-8", Bearer'}
+MAX_AUTHORIZATION_BYTES = 12 * 1024
+"""Tokens of identity providers have a few kilobytes; all headers together have at most 16."""
+ANY_NAME = "*"
+
+
+class LoginGate:
+    """The outermost layer of the HTTP port."""
+
+    def __init__(self, app: ASGIApp, node: Node) -> None:
+        self._app = app
+        self._node = node
+        self._names = known_names(node)
+        self._warnings = LimitedLog(log, asyncio.get_running_loop().time)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        try:
+            check_host(connection.headers.get("host", ""), self._names)
+            check_site(connection.headers)
+            scope[CALLER] = await self._caller(connection)
+        except Problem as problem:
+            headers = CHALLENGE if problem.status == 401 else None
+            await _refuse(error_response(problem, headers), scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _caller(self, connection: HTTPConnection) -> Caller:
+        caller, config = caller_of(connection), self._node.config
+        path = connection.scope["path"]
+        if not config.require_login or path in OPEN_PATHS:
+            return caller
+        if path == METRICS_PATH and config.metrics_without_login:
+            return caller
+        authorization = connection.headers.get("authorization", "")
+        if not authorization:
+            message = "log in with the header Authorization: Basic (user and password), or Bearer (a token)"
+            raise Problem(401, "login_required", message)
+        try:
+            return await self._logged_in(authorization, caller, connection.scope)
+        except AuthenticationError as refused:
+            await self._tell_failure(refused, caller)
+            raise Problem(401, "login_failed", refused.message) from None
+
+    async def _logged_in(self, authorization: str, caller: Caller, scope: Scope) -> Caller:
+        if len(authorization) > MAX_AUTHORIZATION_BYTES:
+            raise AuthenticationError("an Authorization header that is too long")
+        scheme, _, value = authorization.partition(" ")
+        groups: tuple[str, ...] = ()
+        if scheme.lower() == "basic":
+            user, password = read_basic(value)
+            principal = await self._node.logins.check_password(user, password)
+            scope[PASSWORD_USER] = user
+        elif scheme.lower() == "bearer":
+            principal, groups = await self._node.logins.check_bearer(value.strip())
+        else:
+            raise AuthenticationError("an Authorization header that is neither Basic nor Bearer")
+        self._node.logins.succeeded(caller.host)
+        return Caller(principal, caller.host, caller.client_id, groups)
+
+    async def _tell_failure(self, refused: AuthenticationError, caller: Caller) -> None:
+        node = self._node
+        node.metrics.failed_logins += 1
+        self._warnings.warn("login failed", f"login of {caller.host} failed: {refused.reason}")
+        node.events.tell("login.failed", client=caller.host, protocol="http", reason=refused.reason)
+        await asyncio.sleep(node.logins.failed(caller.host))
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(response)
+    else:
+        await response(scope, receive, send)
+
+
+def read_basic(value: str) -> tuple[str, str]:
+    """The user and the password. AuthenticationError if it is not Basic's form."""
+    try:
+        user, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        raise AuthenticationError("Basic without base64 of user:password") from None
+    if not colon:
+        raise AuthenticationError("Basic without a colon between user and password")
+    return user, password
+
+
+# --- pages of other sites
+
+
+def check_site(headers: Mapping[str, str]) -> None:
+    """Problem if a page of another site made the browser send this."""
+    if headers.get("sec-fetch-site") == "cross-site":
+        raise Problem(403, "foreign_site", "a page of another site may not send requests here")
+
+
+def known_names(node: Node) -> frozenset[str]:
+    """Names at which clients may reach this node, in lower case. `*` is in it if any will do."""
+    config = node.config
+    addresses = [config.advertised.host, *(one.advertised.host for one in config.kafka_listeners)]
+    if config.http is not None:
+        addresses.append(config.http.host)
+    own = (socket.gethostname(), socket.getfqdn())
+    return frozenset(name.lower() for name in (*addresses, *own, *config.http_hosts))
+
+
+def check_host(host: str, names: Iterable[str]) -> None:
+    """Problem if the Host header names another site. Addresses, and names without a dot, cannot be another site's: the
+    public DNS has no such names."""
+    name = _name(host).lower().rstrip(".")
+    if "." not in name or _is_address(name) or name in names or ANY_NAME in names:
+        return
+    message = (
+        f"Host {name[:100]!r} is not a name of this node. If it is one, add it to the setting http_hosts "
+        '(--set http_hosts=NAME, or "*" for any)'
+    )
+    raise Problem(421, "unknown_host", message, "Host")
+
+
+def _name(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
