@@ -48,8 +48,8 @@ class Broker:
         super_users: Sequence[str] = ("admin",),
     ) -> None:
         """`users`: names and passwords. With it, clients must log in and may do only what an access rule allows;
-        `super_users` may do everything. `status_topic` names a topic for the status log; without it there is none. `disk` replaces the file system,
-        so that a test can make it fail."""
+        `super_users` may do everything. `status_topic` names a topic for the status log; without it there is none.
+        `disk` replaces the file system, so that a test can make it fail."""
         config = NodeConfig(
             node_id=node_id,
             memory=data_dir is None,

@@ -48,7 +48,8 @@ class Service:
         on_first_user: Callable[[str, str], None] | None = None,
     ) -> None:
         """`users` (with passwords) are made if a cluster that requires login has none; `on_first_user` is called with
-        the name and the password of the first one. `on_growth` is called with the number of replicas when there are many new ones."""
+        the name and the password of the first one. `on_growth` is called with the number of replicas when there are
+        many new ones."""
         self.config = config.validate()
         self._disk = disk
         self._on_growth = on_growth

@@ -1,4 +1,5 @@
-"""Decisions on users and access rules: functions take the state and a request, and return records or raise KafkaError."""
+"""Decisions on users and access rules: functions take the state and a request, and return records or raise
+KafkaError."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

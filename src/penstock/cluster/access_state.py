@@ -1,7 +1,7 @@
 """Users, access rules and the secrets of logins, as metadata records have made them.
 
-The state is what every node decides by, so it has no opinion of its own: whether a change is possible was decided before
-its record was written (`access_decisions.py`).
+Every node decides by this state. It refuses nothing itself: whether a change is possible was decided before its record
+was written (`access_decisions.py`).
 """
 
 from collections.abc import Mapping

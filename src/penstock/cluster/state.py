@@ -74,7 +74,8 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ClusterState:
-    """Topics, nodes, configs, producer ids, users and access rules. `static_configs` are the configs that this node was started with.
+    """Topics, nodes, configs, producer ids, users and access rules. `static_configs` are the configs that this node was
+    started with.
 
     `replica_counts` and `leader_counts` have, per node, the number of partitions that it holds and of those whose
     preferred leader it is, after all moves.

@@ -75,8 +75,9 @@ class Node:
         on_first_user: Callable[[str, str], None] | None = None,
     ) -> None:
         """Opens the data folder. `users` (with passwords) are made if a cluster that requires login has none;
-        `on_first_user` is called with the name and the password of the first one. `links` connects the node with its cluster; `events` receives the node's events;
-        `on_growth` is called with the number of replicas when there are many new ones."""
+        `on_first_user` is called with the name and the password of the first one. `links` connects the node with its
+        cluster; `events` receives the node's events; `on_growth` is called with the number of replicas when there are
+        many new ones."""
         self.config = config
         self.events = events
         self.clock: Clock = clock or SystemClock()
@@ -334,7 +335,7 @@ class Node:
             leaders=self.leaders,
             is_alone=self.links is None,
         )
-        calls = Calls(self.node_id, directory, changes)
+        calls = Calls(self.node_id, directory, changes, self.resources.check_call)
         if self.links is not None:
             from penstock.node.calls.remote import RemoteCalls
 

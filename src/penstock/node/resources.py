@@ -14,9 +14,10 @@ from penstock.cluster import ClusterState, Topic
 from penstock.config import ConfigEntry, describe_group, describe_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.access import Access
+from penstock.node.calls.methods import CHECKED, Needs
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
+from penstock.types import BROKER_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 
 ANY_EPOCH = -1
 
@@ -82,6 +83,19 @@ class Resources:
         """Raises the authorization error of the resource type unless the caller may do this."""
         if not self._allows(caller, operation, resource_type, name):
             raise _refusal(caller, operation, resource_type, name)
+
+    def check_call(self, caller: Caller, needs: Needs, request: object) -> None:
+        """Raises unless the caller may have a node do this on its behalf. Every call between nodes is checked, also if
+        the node that asks has checked already: one that has not heard of a change yet does not matter then."""
+        if needs is CHECKED or caller.principal == BROKER_PRINCIPAL:
+            return
+        name = needs.name(request)
+        if isinstance(name, UUID):
+            self.topic_by_id(caller, name, needs.operation)
+        elif needs.operation is Operation.CREATE and needs.resource_type is ResourceType.TOPIC:
+            self.check_create_topic(caller, name)
+        else:
+            self.check(caller, needs.operation, needs.resource_type, name)
 
     def allowed_operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """A bit field with one bit per operation that the caller may do, as Kafka's responses carry it."""

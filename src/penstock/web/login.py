@@ -8,8 +8,8 @@ Checked before anything else, in this order:
     Authorization       Basic (a user and its password), Bearer with an API token (`pst_...`) or with a JWT of the
                         identity provider. Where no login is required, it is not looked at
 
-`/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The caller is in
-the request's scope from then on (`caller_of`).
+`/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The caller is
+in the request's scope from then on (`caller_of`).
 """
 
 import asyncio

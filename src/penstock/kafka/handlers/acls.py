@@ -171,9 +171,7 @@ async def _delete(context: RequestContext, wanted: DeleteAclsFilter) -> DeleteAc
         )
         selected = await _selected(context, selecting)
         if selected:
-            await context.node.metadata.change(
-                lambda state: access_decisions.delete_acls(state, selected)
-            )
+            await context.node.metadata.change(lambda state: access_decisions.delete_acls(state, selected))
     except KafkaError as refused:
         return _no_filter(refused)
     except StorageError as trouble:

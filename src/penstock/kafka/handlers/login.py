@@ -2,7 +2,7 @@
 
     state            request                          then
     START            SaslHandshake version 1          EXCHANGE
-                     SaslHandshake version 0          TOKENS: frames are messages of the mechanism, without Kafka's header
+                     SaslHandshake version 0          TOKENS: frames are the mechanism's, without Kafka's header
     EXCHANGE         SaslAuthenticate                 EXCHANGE, until the client is accepted: LOGGED_IN
     TOKENS           a frame                          TOKENS, until the client is accepted: LOGGED_IN
     LOGGED_IN        SaslHandshake version 1          EXCHANGE: the client logs in again, as the same user (KIP-368)

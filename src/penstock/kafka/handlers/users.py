@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: the users and what is kept of their passwords.
 
-Clients send a salted password, never the password itself. Both work without `--require-login`, so that users can be made
-before it is turned on.
+Clients send a salted password, never the password itself. Both work without `--require-login` too, so that users can
+be made before it is turned on.
 """
 
 from collections import Counter

@@ -413,7 +413,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check_restricted(self, header: RequestHeader) -> None:
         if header.api_key not in BEFORE_LOGIN:
-            why = "its login has expired" if self._principal != ANONYMOUS_PRINCIPAL else "it has not logged in"
+            why = (
+                "its login has expired" if self._principal != ANONYMOUS_PRINCIPAL else "it has not logged in"
+            )
             raise ProtocolViolation(f"API {header.api_key} of a client: {why} (SASL)")
 
     def logged_in(self, accepted: Accepted) -> None:

@@ -3,7 +3,7 @@
 A password costs some milliseconds of CPU to check, by design. So passwords are checked in one thread, one after the
 other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only.
 
-Failed logins of one address are answered later and later, up to SLOWEST_SECONDS, and a success forgets them. So guessing
+Failed logins of one address are answered later and later, up to SLOWEST_SECONDS, and a success forgets them. Guessing
 is slow, and a client that mistyped its password once does not notice. The number of addresses that are remembered is
 bounded.
 """
@@ -131,7 +131,9 @@ class Logins(Part):
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._waiting >= MAX_WAITING:
-            raise AuthenticationError("too many logins wait for a check", "too many logins at once: try again")
+            raise AuthenticationError(
+                "too many logins wait for a check", "too many logins at once: try again"
+            )
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
-from penstock.node.calls.methods import Method
+from penstock.node.calls.methods import Method, Needs
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import CONTROLLER, AtNode, Directory, Target, absent_code
 from penstock.node.parts import Part, TopicChanges
@@ -33,11 +33,23 @@ BROKER = Caller(BROKER_PRINCIPAL, client_id="penstock-inner")
 """The caller of requests that a node makes for itself and not for a client."""
 
 
+def allow(caller: Caller, needs: Needs, request: Any) -> None:
+    """Every caller may do everything."""
+
+
 class Calls(Part):
     """Both sides of requests between nodes. One per node, on its event loop."""
 
-    def __init__(self, node_id: NodeId, directory: Directory, changed: Changes) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        directory: Directory,
+        changed: Changes,
+        check: Callable[[Caller, Needs, Any], None] = allow,
+    ) -> None:
+        """`check` raises KafkaError unless the caller has the permission that a method needs for this request."""
         self._node_id = node_id
+        self._check = check
         self._directory = directory
         self._changed = changed
         self._handlers: dict[int, Handler[Any, Any]] = {}
@@ -125,6 +137,7 @@ class Calls(Part):
             raise NotExecuted(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"node {self._node_id} does not serve {method.name} yet"
             )
+        self._check(caller, method.needs, request)
         return handler(caller, request)
 
     async def _ask_node(

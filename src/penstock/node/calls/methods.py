@@ -1,8 +1,8 @@
 """All methods that one node can ask of another: the only place that says so.
 
-A row has the method's number on the wire, the types of its request and response, and whether it may be repeated: may
-the request be executed twice without harm? `retry` decides by that. `None` as a response type means that the response
-only says that the request was executed.
+A row has the method's number on the wire, the types of its request and response, the permission that the caller needs,
+and whether it may be repeated: may the request be executed twice without harm? `retry` decides by that. `None` as a
+response type means that the response only says that the request was executed.
 
 To add a method, add its messages to `messages` and a row here, and `serve` it in the part of the node that knows the
 answer.
@@ -16,8 +16,10 @@ both understand:
 Any other change needs another method. It replaces the old one when no supported version uses that any more.
 """
 
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from penstock.cluster import NodeRegistered
 from penstock.node.calls.messages.cliques import (
@@ -79,6 +81,7 @@ from penstock.node.calls.messages.subscriptions import (
 )
 from penstock.queue import QueueKey
 from penstock.ring import BeatReply
+from penstock.types import CLUSTER_NAME, Operation, ResourceType
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -92,6 +95,40 @@ BEAT_MS = 2_000
 8 s by default."""
 
 
+class Needs(NamedTuple):
+    """The permission that a caller needs: an operation on the resource that a request names."""
+
+    operation: Operation
+    resource_type: ResourceType
+    field: str = ""
+    """The field of the request with the resource's name, or with the id of a topic; empty for the cluster."""
+
+    def name(self, request: Any) -> str | UUID:
+        found: str | UUID = attrgetter(self.field)(request) if self.field else CLUSTER_NAME
+        return found
+
+
+NODES_ONLY = Needs(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+"""For what nodes do by themselves, and not for a client."""
+CHECKED = Needs(Operation.ANY, ResourceType.ANY)
+"""The handler checks the permission, because it needs several; or the caller's node shows only what the caller may see
+of a list."""
+
+DESCRIBE_CLUSTER = Needs(Operation.DESCRIBE, ResourceType.CLUSTER)
+ALTER_CLUSTER = Needs(Operation.ALTER, ResourceType.CLUSTER)
+CREATE_NAMED_TOPIC = Needs(Operation.CREATE, ResourceType.TOPIC, "name")
+WRITE_TOPIC = Needs(Operation.WRITE, ResourceType.TOPIC, "group.topic_id")
+
+
+def _on_group(operation: Operation, field: str) -> Needs:
+    return Needs(operation, ResourceType.GROUP, field)
+
+
+READ_GROUP = _on_group(Operation.READ, "group_id")
+READ_QUEUE = _on_group(Operation.READ, "queue.group_id")
+DESCRIBE_GROUP = _on_group(Operation.DESCRIBE, "group_id")
+
+
 class Method(NamedTuple, Generic[Q, R]):
     """One row of the table."""
 
@@ -99,6 +136,7 @@ class Method(NamedTuple, Generic[Q, R]):
     name: str
     request: type[Q]
     response: type[R]
+    needs: Needs
     repeatable: bool
     answer_ms: int = ANSWER_MS
     for_clients: bool = False
@@ -115,85 +153,151 @@ def _row(
     name: str,
     request: type[Q],
     response: type[R],
+    needs: Needs,
     *,
     repeatable: bool,
     answer_ms: int = ANSWER_MS,
     for_clients: bool = False,
 ) -> Method[Q, R]:
     assert number not in METHODS
-    method = Method(number, name, request, response, repeatable, answer_ms, for_clients)
+    method = Method(number, name, request, response, needs, repeatable, answer_ms, for_clients)
     METHODS[number] = method
     return method
 
 
 # The controller. FORWARD carries a client's Kafka request to it, as the client sent it, and the response back.
-FORWARD = _row(1, "forward", memoryview, memoryview, repeatable=False)
-CREATE_TOPIC = _row(2, "create_topic", CreateTopic, NoneType, repeatable=True)
-CREATE_INTERNAL_TOPIC = _row(3, "create_internal_topic", CreateInternalTopic, NoneType, repeatable=True)
-RESERVE_PRODUCER_IDS = _row(4, "reserve_producer_ids", ReserveProducerIds, ProducerIdBlock, repeatable=True)
-REGISTER_NODE = _row(5, "register_node", NodeRegistered, NoneType, repeatable=True)
-REPORT_VOTERS = _row(6, "report_voters", ReportVoters, NoneType, repeatable=True)
-REPORT_DAMAGE = _row(7, "report_damage", ReportDamage, NoneType, repeatable=True)
-DECOMMISSION_NODE = _row(8, "decommission_node", DecommissionNode, NoneType, repeatable=True)
-REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, repeatable=True)
+FORWARD = _row(1, "forward", memoryview, memoryview, CHECKED, repeatable=False)
+CREATE_TOPIC = _row(2, "create_topic", CreateTopic, NoneType, CREATE_NAMED_TOPIC, repeatable=True)
+CREATE_INTERNAL_TOPIC = _row(
+    3, "create_internal_topic", CreateInternalTopic, NoneType, NODES_ONLY, repeatable=True
+)
+RESERVE_PRODUCER_IDS = _row(
+    4, "reserve_producer_ids", ReserveProducerIds, ProducerIdBlock, NODES_ONLY, repeatable=True
+)
+REGISTER_NODE = _row(5, "register_node", NodeRegistered, NoneType, NODES_ONLY, repeatable=True)
+REPORT_VOTERS = _row(6, "report_voters", ReportVoters, NoneType, NODES_ONLY, repeatable=True)
+REPORT_DAMAGE = _row(7, "report_damage", ReportDamage, NoneType, NODES_ONLY, repeatable=True)
+DECOMMISSION_NODE = _row(8, "decommission_node", DecommissionNode, NoneType, ALTER_CLUSTER, repeatable=True)
+REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, ALTER_CLUSTER, repeatable=True)
 
 # Each node, asked by the controller after it has created partitions.
-AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, repeatable=True)
+AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, NODES_ONLY, repeatable=True)
 
 # The leader of a partition. A batch that is appended twice is a duplicate; the broker's own records bear that.
-TRANSFER_LEADERSHIP = _row(20, "transfer_leadership", TransferLeadership, NoneType, repeatable=True)
-APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, repeatable=True)
+TRANSFER_LEADERSHIP = _row(
+    20, "transfer_leadership", TransferLeadership, NoneType, ALTER_CLUSTER, repeatable=True
+)
+APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, WRITE_TOPIC, repeatable=True)
 
 # The leader of a partition of the queues' state topic. A claim only raises the fence, and a save under the same fence
 # and number writes the same bytes.
-CLAIM_STATE = _row(30, "claim_queue_state", ClaimState, ClaimedState, repeatable=True)
-SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, repeatable=True)
-DELETE_STATE = _row(32, "delete_queue_state", QueueKey, NoneType, repeatable=True)
-RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, repeatable=True)
-LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, repeatable=True)
-COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, repeatable=True)
+CLAIM_STATE = _row(30, "claim_queue_state", ClaimState, ClaimedState, NODES_ONLY, repeatable=True)
+SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, NODES_ONLY, repeatable=True)
+DELETE_STATE = _row(
+    32, "delete_queue_state", QueueKey, NoneType, _on_group(Operation.DELETE, "group_id"), repeatable=True
+)
+RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, READ_QUEUE, repeatable=True)
+LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, CHECKED, repeatable=True)
+COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, NODES_ONLY, repeatable=True)
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
 # message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
-RECEIVE = _row(40, "receive", ReceiveRequest, list[ReceivedBatch], repeatable=False, for_clients=True)
-CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, repeatable=True)
-RETURN = _row(42, "return", ReturnRequest, NoneType, repeatable=False)
-SETTLE = _row(43, "settle", SettleRequest, SettleResult, repeatable=False)
-PEEK = _row(44, "peek", PeekRequest, PeekResult, repeatable=True)
-ACCEPT = _row(45, "accept", AcceptRequest, NoneType, repeatable=False)
-LIST_SCHEDULED = _row(46, "list_scheduled", ScheduledRequest, ScheduledResult, repeatable=True)
-DESCRIBE_QUEUE = _row(47, "describe_queue", DescribeQueue, DescribedQueue, repeatable=True)
-RELOAD_QUEUE = _row(48, "reload_queue", QueueKey, NoneType, repeatable=True)
+RECEIVE = _row(
+    40, "receive", ReceiveRequest, list[ReceivedBatch], READ_GROUP, repeatable=False, for_clients=True
+)
+CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True)
+RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False)
+SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False)
+PEEK = _row(44, "peek", PeekRequest, PeekResult, READ_GROUP, repeatable=True)
+ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False)
+LIST_SCHEDULED = _row(
+    46, "list_scheduled", ScheduledRequest, ScheduledResult, DESCRIBE_GROUP, repeatable=True
+)
+DESCRIBE_QUEUE = _row(
+    47,
+    "describe_queue",
+    DescribeQueue,
+    DescribedQueue,
+    _on_group(Operation.DESCRIBE, "queue.group_id"),
+    repeatable=True,
+)
+RELOAD_QUEUE = _row(48, "reload_queue", QueueKey, NoneType, DESCRIBE_GROUP, repeatable=True)
 
 # Coordinators of groups, and nodes that keep the progress of groups and queues.
-BEGIN_SHARE_GROUP = _row(60, "begin_share_group", BeginShareGroup, NoneType, repeatable=True)
-LIST_ACKED_OFFSETS = _row(61, "list_acked_offsets", ListAckedOffsets, AckedOffsets, repeatable=True)
+BEGIN_SHARE_GROUP = _row(60, "begin_share_group", BeginShareGroup, NoneType, READ_GROUP, repeatable=True)
+LIST_ACKED_OFFSETS = _row(
+    61, "list_acked_offsets", ListAckedOffsets, AckedOffsets, NODES_ONLY, repeatable=True
+)
 
 # Coordinators of subscriptions. A repeated delete would answer that there was no such subscription.
-LIST_SUBSCRIPTIONS = _row(70, "list_subscriptions", ListSubscriptions, SubscriptionPage, repeatable=True)
-DESCRIBE_SUBSCRIPTION = _row(
-    71, "describe_subscription", DescribeSubscription, SubscriptionPage, repeatable=True
+LIST_SUBSCRIPTIONS = _row(
+    70, "list_subscriptions", ListSubscriptions, SubscriptionPage, CHECKED, repeatable=True
 )
-DELETE_SUBSCRIPTION = _row(72, "delete_subscription", DeleteSubscription, bool, repeatable=False)
+DESCRIBE_SUBSCRIPTION = _row(
+    71,
+    "describe_subscription",
+    DescribeSubscription,
+    SubscriptionPage,
+    _on_group(Operation.DESCRIBE, "name"),
+    repeatable=True,
+)
+DELETE_SUBSCRIPTION = _row(
+    72, "delete_subscription", DeleteSubscription, bool, _on_group(Operation.DELETE, "name"), repeatable=False
+)
 
 # Coordinators of cliques. A repeated beat has the same sequence number and changes nothing.
 CLIQUE_BEAT = _row(
-    100, "clique_beat", CliqueBeat, BeatReply, repeatable=True, answer_ms=BEAT_MS, for_clients=True
+    100,
+    "clique_beat",
+    CliqueBeat,
+    BeatReply,
+    _on_group(Operation.READ, "clique"),
+    repeatable=True,
+    answer_ms=BEAT_MS,
+    for_clients=True,
 )
 CLIQUE_TABLE = _row(
-    101, "clique_table", AskTable, TableAnswer, repeatable=True, answer_ms=BEAT_MS, for_clients=True
+    101,
+    "clique_table",
+    AskTable,
+    TableAnswer,
+    _on_group(Operation.READ, "clique"),
+    repeatable=True,
+    answer_ms=BEAT_MS,
+    for_clients=True,
 )
-DESCRIBE_CLIQUE = _row(102, "describe_clique", DescribeClique, DescribedClique, repeatable=True)
-LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, repeatable=True)
+DESCRIBE_CLIQUE = _row(
+    102,
+    "describe_clique",
+    DescribeClique,
+    DescribedClique,
+    _on_group(Operation.DESCRIBE, "clique"),
+    repeatable=True,
+)
+LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, CHECKED, repeatable=True)
 
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
-KAFKA_REQUEST = _row(80, "kafka_request", KafkaRequest, KafkaResponse, repeatable=False, for_clients=True)
-KAFKA_QUERY = _row(81, "kafka_query", KafkaRequest, KafkaResponse, repeatable=True, for_clients=True)
+KAFKA_REQUEST = _row(
+    80, "kafka_request", KafkaRequest, KafkaResponse, CHECKED, repeatable=False, for_clients=True
+)
+KAFKA_QUERY = _row(81, "kafka_query", KafkaRequest, KafkaResponse, CHECKED, repeatable=True, for_clients=True)
 
 # Each node, about its replicas.
 LIST_LED_PARTITIONS = _row(
-    90, "list_led_partitions", NoneType, list[LedPartition], repeatable=True, answer_ms=STATUS_MS
+    90,
+    "list_led_partitions",
+    NoneType,
+    list[LedPartition],
+    DESCRIBE_CLUSTER,
+    repeatable=True,
+    answer_ms=STATUS_MS,
 )
 LIST_DAMAGED_REPLICAS = _row(
-    91, "list_damaged_replicas", NoneType, list[DamagedReplica], repeatable=True, answer_ms=STATUS_MS
+    91,
+    "list_damaged_replicas",
+    NoneType,
+    list[DamagedReplica],
+    DESCRIBE_CLUSTER,
+    repeatable=True,
+    answer_ms=STATUS_MS,
 )
