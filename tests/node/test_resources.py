@@ -24,9 +24,8 @@ class Denying(Resources):
         super().__init__(state, NO_PARTITIONS, Access(state, is_required=False))
         self.allowed = allowed
         self.asked: list[tuple[str, Operation, ResourceType, str]] = []
-        self._allows = self._record
 
-    def _record(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         self.asked.append((caller.principal, operation, resource_type, name))
         return (operation, name) in self.allowed
 

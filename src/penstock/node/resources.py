@@ -73,11 +73,13 @@ class Resources:
 
     def __init__(self, state: ClusterState, partitions: PartitionTable, access: Access) -> None:
         self._state = state
-        self._allows = access.allows
-        """The only decision on what a caller may do."""
-        self._allows_any = access.allows_any
+        self._access = access
         self._topics = state.topics  # one mapping for the life of the state: `apply` changes it in place
         self._partitions = partitions
+
+    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """The only decision on what a caller may do with a resource."""
+        return self._access.allows(caller, operation, resource_type, name)
 
     def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of the resource type unless the caller may do this."""
@@ -237,7 +239,7 @@ class Resources:
 
     def check_idempotence(self, caller: Caller) -> None:
         """Who may write to any topic may be an idempotent producer, as in Kafka since 2.8."""
-        if not self._allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
+        if not self._access.allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
             self.check(caller, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def cluster(self, caller: Caller, operation: Operation) -> ClusterState:

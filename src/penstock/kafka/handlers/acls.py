@@ -40,10 +40,10 @@ COMPARED_IN_TURN = 5_000
 
 def _check(context: RequestContext) -> None:
     """Raises unless there is an authorizer, and the caller may do this."""
+    context.cluster()
     if not context.node.access.is_required:
         message = "no login is required on this cluster, so there are no access rules (--require-login)"
         raise KafkaError(ErrorCode.SECURITY_DISABLED, message)
-    context.cluster()
 
 
 async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
