@@ -117,6 +117,24 @@ def test_an_own_role_may_name_resources_and_deny() -> None:
     assert not authorizer.allows(*alice, Operation.READ, GROUP, "other")
 
 
+def test_a_pattern_does_not_remove_the_denials_of_a_role() -> None:
+    """Else a grant for `secrets.` would allow what the role denies."""
+    authorizer = Authorizer.of(
+        rules_of(OWN, RoleGrant("billing", "User:alice", "secrets.", PatternType.PREFIXED))
+    )
+    assert not authorizer.allows(("User:alice",), "", Operation.READ, TOPIC, "secrets.1")
+    assert not authorizer.allows(("User:alice",), "", Operation.READ, GROUP, "billing-app")
+
+
+def test_one_of_two_grants_of_a_role_ends_without_the_other() -> None:
+    first = rules_of(OWN, RoleGrant("billing", "User:alice", "a", PatternType.PREFIXED))
+    second = rules_of(OWN, RoleGrant("billing", "User:alice", "s", PatternType.PREFIXED))
+    left = Authorizer.of([*first, *second]).changed(removed=first)
+    assert set(left.rules()) == set(second)
+    assert {rule.source for rule in second} == {"role billing for s*"}
+    assert not left.allows(("User:alice",), "", Operation.READ, TOPIC, "secrets.1")
+
+
 def test_rules_of_a_role_are_not_listed_as_access_rules_and_go_with_the_grant() -> None:
     rules = rules_of(OWN, RoleGrant("billing", "User:alice"))
     authorizer = Authorizer.of(rules)
