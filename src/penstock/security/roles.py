@@ -141,8 +141,8 @@ def find_role(name: str, roles: Mapping[str, Role]) -> Role:
 def rules_of(role: Role, grant: RoleGrant) -> tuple[Rule, ...]:
     """The access rules that a grant of the role makes. Two grants never make the same rule, so that each can end
     without the other: the source names the grant's pattern."""
-    prefix = "*" if grant.pattern_type == PatternType.PREFIXED else ""
-    pattern = "" if grant.is_for_everything else f" for {grant.name}{prefix}"
+    prefix = "prefix " if grant.pattern_type == PatternType.PREFIXED else ""
+    pattern = "" if grant.is_for_everything else f" for {prefix}{grant.name!r}"
     return tuple(Rule(binding, f"role {role.name}{pattern}") for binding in _bindings(role, grant))
 
 
