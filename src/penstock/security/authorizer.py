@@ -25,6 +25,8 @@ from penstock.security.rule_index import EVERY_OPERATION, NO_RULES, Entry, Rule,
 from penstock.types import Operation, ResourceType
 
 _Key = tuple[str, ResourceType]
+_Pattern = tuple[PatternType, str]
+_EVERY_NAME: _Pattern = (PatternType.LITERAL, ANY_NAME)
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -78,9 +80,8 @@ class Authorizer:
     def rules(self) -> Iterator[Rule]:
         """All rules, in no particular order."""
         for index in self._indexes.values():
-            for names in (index.literal, index.prefixed):
-                for entry in names.values():
-                    yield from entry.rules
+            for _, _, entry in index.rows():
+                yield from entry.rules
 
     def bindings(self, wanted: AclFilter) -> list[AclBinding]:
         """The bindings that were made by themselves and that the filter selects, in order."""
@@ -139,21 +140,20 @@ class Authorizer:
         """
         if self.is_super_user(principals):
             return True
-        rules = [
-            rule.binding
-            for rule in self._all_rules(principals, resource_type)
-            if _decides(rule, operation, host)
-        ]
-        denies = {(b.pattern_type, b.name) for b in rules if b.permission == Permission.DENY}
-        return (PatternType.LITERAL, ANY_NAME) not in denies and any(
-            not _is_denied(b, denies) for b in rules if b.permission == Permission.ALLOW
+        indexes = tuple(self._indexes_of(principals, resource_type))
+        denies = {
+            (pattern_type, name)
+            for index in indexes
+            for pattern_type, name, entry in index.denying
+            if entry.decide(host)[1] >> operation & 1
+        }
+        if _EVERY_NAME in denies:
+            return False
+        return any(
+            entry.decide(host)[0] >> operation & 1 and not _is_denied((pattern_type, name), denies)
+            for index in indexes
+            for pattern_type, name, entry in index.rows()
         )
-
-    def _all_rules(self, principals: Sequence[str], resource_type: ResourceType) -> Iterator[Rule]:
-        for index in self._indexes_of(principals, resource_type):
-            for names in (index.literal, index.prefixed):
-                for entry in names.values():
-                    yield from entry.rules
 
     # --- explanations
 
@@ -194,13 +194,14 @@ def _matches_host(wanted: str, host: str) -> bool:
     return address is not None and address in network
 
 
-def _is_denied(allow: AclBinding, denies: set[tuple[PatternType, str]]) -> bool:
-    """Whether every resource that the rule allows is denied by another one."""
-    if allow.name == ANY_NAME and allow.pattern_type == PatternType.LITERAL:
+def _is_denied(allowed: _Pattern, denies: set[_Pattern]) -> bool:
+    """Whether a denial covers every resource that the pattern selects."""
+    if not denies or allowed == _EVERY_NAME:
         return False
-    if (PatternType.LITERAL, allow.name) in denies and allow.pattern_type == PatternType.LITERAL:
+    pattern_type, name = allowed
+    if pattern_type == PatternType.LITERAL and allowed in denies:
         return True
-    return any((PatternType.PREFIXED, allow.name[:end]) in denies for end in range(1, len(allow.name) + 1))
+    return any((PatternType.PREFIXED, name[:end]) in denies for end in range(1, len(name) + 1))
 
 
 def _reason(rule: Rule, operation: Operation) -> str:

@@ -3,7 +3,8 @@
     [name to act as] NUL user NUL password
 
 The name to act as must be empty or the user's. The password is checked against the SCRAM credentials, for which the
-node computes what a SCRAM client would: some milliseconds. A user that does not exist costs the same, by a decoy.
+node computes what a SCRAM client would: some milliseconds. A user that does not exist costs the same, by a decoy; only
+users without a SCRAM-SHA-256 credential, or with another number of iterations, take another time.
 """
 
 from penstock.security.credentials import SCRAM_MECHANISMS, Credentials, Decoys, verify_password

@@ -6,9 +6,9 @@
     admin       everything, access rules and users included
 
 A role is a set of permissions. A *grant* gives a role to a principal, either for everything or for names that a pattern
-selects (`orders.` PREFIXED). With a pattern, only permissions on resources with names count: a grant for `orders.` must
-not allow to change the cluster. A permission of an own role may have a name of its own, which a pattern does not
-change; it counts only in grants for everything.
+selects (`orders.` PREFIXED). With a pattern, a permission without a name is for those names. A permission with a name
+of its own (an own role may have some, and the cluster has one) counts only in grants for everything: a grant for
+`orders.` must not allow to change the cluster. A DENY always counts, since leaving it out would allow more.
 
 Grants become access rules and nothing else: the authorizer decides on those, and names the role when it explains.
 Kafka's right to change access rules is ALTER on the cluster, which is why operators do not have it.
@@ -64,6 +64,8 @@ class RoleGrant(msgspec.Struct, frozen=True, array_like=True, order=True):
 _O = Operation
 _T = ResourceType
 
+_WITHOUT_PATTERN = (_T.CLUSTER, _T.USER)
+"""A grant's pattern is about names of topics, groups and transactions."""
 _ADMIN_TYPES = (_T.TOPIC, _T.GROUP, _T.CLUSTER, _T.TRANSACTIONAL_ID, _T.USER)
 
 BUILT_IN_ROLES: Mapping[str, Role] = {
@@ -137,8 +139,11 @@ def find_role(name: str, roles: Mapping[str, Role]) -> Role:
 
 
 def rules_of(role: Role, grant: RoleGrant) -> tuple[Rule, ...]:
-    """The access rules that a grant of the role makes."""
-    return tuple(Rule(binding, f"role {role.name}") for binding in _bindings(role, grant))
+    """The access rules that a grant of the role makes. Two grants never make the same rule, so that each can end
+    without the other: the source names the grant's pattern."""
+    prefix = "prefix " if grant.pattern_type == PatternType.PREFIXED else ""
+    pattern = "" if grant.is_for_everything else f" for {prefix}{grant.name!r}"
+    return tuple(Rule(binding, f"role {role.name}{pattern}") for binding in _bindings(role, grant))
 
 
 def _bindings(role: Role, grant: RoleGrant) -> Iterator[AclBinding]:
@@ -158,11 +163,11 @@ def _bindings(role: Role, grant: RoleGrant) -> Iterator[AclBinding]:
 
 def _pattern(permission: RolePermission, grant: RoleGrant) -> tuple[str, PatternType] | None:
     """Which names a permission is for under a grant; None if it does not count under it."""
-    own_name = permission.name != ANY_NAME or permission.pattern_type != PatternType.LITERAL
-    if permission.resource_type == ResourceType.CLUSTER:
-        return (CLUSTER_NAME, PatternType.LITERAL) if grant.is_for_everything else None
-    if own_name:
-        return (permission.name, permission.pattern_type) if grant.is_for_everything else None
-    if permission.resource_type == ResourceType.USER and not grant.is_for_everything:
+    named = permission.name != ANY_NAME or permission.pattern_type != PatternType.LITERAL
+    if not named and permission.resource_type not in _WITHOUT_PATTERN:
+        return grant.name, grant.pattern_type
+    if not grant.is_for_everything and permission.permission != Permission.DENY:
         return None
-    return grant.name, grant.pattern_type
+    if permission.resource_type == ResourceType.CLUSTER:
+        return CLUSTER_NAME, PatternType.LITERAL
+    return permission.name, permission.pattern_type
