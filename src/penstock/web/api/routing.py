@@ -175,7 +175,9 @@ def caller_of(connection: HTTPConnection) -> Caller:
     if known is not None:
         return known
     host = connection.client.host if connection.client is not None else ""
-    return Caller(ANONYMOUS_PRINCIPAL, host, connection.headers.get("user-agent", ""))
+    # A client that has shown a certificate is the principal that its subject names (`web.port`).
+    principal = connection.scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
+    return Caller(principal, host, connection.headers.get("user-agent", ""))
 
 
 def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
