@@ -119,7 +119,7 @@ class Node:
             on_growth=on_growth,
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
-        self.logins = Logins(state, max_session_ms=config.max_session_ms)
+        self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
         self.resources = Resources(state, self.partitions, self.access)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
