@@ -64,8 +64,8 @@ class Broker:
         self._thread.start_and_wait()
 
     def __repr__(self) -> str:
-        http = self._thread.service.http_address
-        where = f"{self.bootstrap_servers}{'' if http is None else f', http://{http}'}"
+        http = self._thread.service.http_url
+        where = f"{self.bootstrap_servers}{'' if http is None else f', {http}'}"
         return f"<Broker {where}{'' if self._thread.is_running else ' (closed)'}>"
 
     @property
@@ -76,12 +76,12 @@ class Broker:
     @property
     def http_url(self) -> str:
         """The base URL of `/health`, `/ready` and `/metrics`."""
-        address = self._thread.service.http_address
-        if address is None:
+        url = self._thread.service.http_url
+        if url is None:
             raise ValueError(
                 "this broker was started without an HTTP port: leave `http` at its default to have one"
             )
-        return f"http://{address}"
+        return url
 
     def close(self) -> None:
         """Flushes, closes every connection and file, and ends the thread. Calling it twice is fine."""

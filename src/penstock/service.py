@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.config import Address, NodeConfig
+from penstock.config import Address, Listener, NodeConfig
 from penstock.errors import ConfigError
 from penstock.kafka.handlers.inner_client import InnerClient, KafkaCalls
 from penstock.kafka.handlers.leader_reader import LeaderReader
@@ -59,16 +59,17 @@ class Service:
         self._status_log: StatusLog | None = None
         self._declaring: asyncio.Task[None] | None = None
         self._watchdog: LoopWatchdog | None = None
-        self.kafka_address = config.kafka
+        self.listeners = config.kafka_listeners
+        """With the ports that the system chose where 0 was asked for, once they are bound."""
+        self._kafka_sockets: list[socket.socket] = []
         self.http_address = config.http
         self.cluster_address = config.cluster
 
     async def start(self) -> None:
         """Without a cluster, the node serves when this returns; in a cluster, `wait_ready` tells when. Ports are bound
         first: a port in use must not cost a recovery."""
-        kafka_socket = _listen(self.config.kafka, "kafka")
-        self.kafka_address = _bound(kafka_socket, self.config.kafka)
         try:
+            self._bind_kafka()
             links = self._bind_cluster() if self.config.cluster is not None else None
             if self.config.http is not None:
                 self._http_socket = _listen(self.config.http, "http")
@@ -89,17 +90,30 @@ class Service:
             KafkaCalls(node)
             node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
             self._listener = KafkaListener(node)
-            await self._listener.start(kafka_socket)
+            await self._listener.start(list(zip(self.listeners, self._kafka_sockets, strict=True)))
             await self._open_http()
             self._declare()
             self._watchdog = LoopWatchdog(node.metrics)
             self._watchdog.start()
         except BaseException:
-            kafka_socket.close()
+            for kafka_socket in self._kafka_sockets:
+                kafka_socket.close()
             if self._cluster_socket is not None:
                 self._cluster_socket.close()
             await self.stop()
             raise
+
+    @property
+    def kafka_address(self) -> Address:
+        """The address of the first listener."""
+        return self.listeners[0].bind
+
+    @property
+    def http_url(self) -> str | None:
+        if self.http_address is None:
+            return None
+        scheme = "http" if self.config.http_encryption is None else "https"
+        return f"{scheme}://{self.http_address}"
 
     @property
     def max_connections(self) -> int:
@@ -122,6 +136,15 @@ class Service:
 
             declarations = Declarations(self.node, self.config.topics, self.config.queues)
             self._declaring = asyncio.get_running_loop().create_task(declarations.run())
+
+    def _bind_kafka(self) -> None:
+        bound = []
+        for listener in self.listeners:
+            field = f"bind of listener {listener.name}" if self.config.listeners else "kafka"
+            listening = _listen(listener.bind, field)
+            self._kafka_sockets.append(listening)
+            bound.append(_bound_listener(listener, _bound(listening, listener.bind)))
+        self.listeners = tuple(bound)
 
     def _make_status_log(self) -> "StatusLog | None":
         if not self.config.status_topic:
@@ -202,16 +225,15 @@ class Service:
 
     def _with_bound_ports(self) -> NodeConfig:
         """The config with the ports that the system chose where 0 was asked for."""
-        advertised = self.config.advertised
-        if advertised.port == 0:
-            advertised = Address(advertised.host, self.kafka_address.port)
+        first = self.listeners[0]
         reached = self.config.cluster_advertised
         if reached is not None and reached.port == 0 and self.cluster_address is not None:
             reached = Address(reached.host, self.cluster_address.port)
         return msgspec.structs.replace(
             self.config,
-            kafka=self.kafka_address,
-            advertise=advertised,
+            kafka=first.bind,
+            advertise=first.advertised,
+            listeners=self.listeners if self.config.listeners else (),
             http=self.http_address,
             cluster=self.cluster_address,
             cluster_advertise=reached,
@@ -261,6 +283,14 @@ def _listen(address: Address, field: str) -> socket.socket:
         raise ConfigError(field, str(address), reason) from None
     sock.setblocking(False)
     return sock
+
+
+def _bound_listener(listener: Listener, bind: Address) -> Listener:
+    """The listener with the port that the system chose, also where it is advertised."""
+    advertise = listener.advertise
+    if advertise is not None and advertise.port == 0:
+        advertise = Address(advertise.host, bind.port)
+    return msgspec.structs.replace(listener, bind=bind, advertise=advertise)
 
 
 def _bound(sock: socket.socket, address: Address) -> Address:

@@ -13,6 +13,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock import Broker
+from penstock.cli.serve import open_ports, warn_of_open_ports
+from penstock.config import load_node_config
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]
 PATIENCE_SECONDS = 40.0
@@ -224,3 +226,27 @@ def test_topics_and_queues_of_the_config_file_are_there_when_it_is_ready(
     assert refused.wait(PATIENCE_SECONDS) == 2
     assert refused.stderr is not None
     assert "partitons" in refused.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("settings", "ports"),
+    [
+        ({}, []),
+        ({"kafka": "0.0.0.0:1", "advertise": "broker:1"}, ["the Kafka port 0.0.0.0:1"]),
+        ({"http": "0.0.0.0:2"}, ["the HTTP port 0.0.0.0:2"]),
+        ({"http": "0.0.0.0:2", "require_login": True}, []),
+        ({"http": "0.0.0.0:2", "tls_cert": "c", "tls_key": "k"}, ["the HTTP port 0.0.0.0:2"]),
+        ({"http": "0.0.0.0:2", "tls_cert": "c", "tls_key": "k", "tls_ca": "a"}, []),
+    ],
+)
+def test_ports_that_other_machines_can_use_without_a_login_are_found(
+    settings: dict[str, object], ports: list[str]
+) -> None:
+    assert open_ports(load_node_config(flags=settings)) == ports
+
+
+def test_it_warns_of_a_port_that_everyone_can_use(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_open_ports(load_node_config(flags={"kafka": "0.0.0.0:1", "advertise": "broker:1"}))
+    assert "WARNING: everyone who can reach this machine" in capsys.readouterr().err
+    warn_of_open_ports(load_node_config())
+    assert capsys.readouterr().err == ""

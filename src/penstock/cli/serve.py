@@ -19,7 +19,7 @@ from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.long_lived import LongLivedObjects
 from penstock.cli.problem import Misconfigured, Problem
-from penstock.config import NodeConfig, load_node_config
+from penstock.config import DEFAULT_LISTENER, Listener, NodeConfig, load_node_config
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS
 from penstock.errors import (
     ConfigError,
@@ -60,6 +60,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005
         "penstock serve",
         "penstock serve --memory --kafka 127.0.0.1:0 --http none",
         "penstock serve --data-dir /srv/penstock --kafka 0.0.0.0:9092 --advertise broker.example.org:9092",
+        "penstock serve --tls-cert broker.pem --tls-key broker.key --require-login",
         "penstock serve --config penstock.toml --set num_partitions=6 --set limits.max_connections=500",
         "penstock serve --config cluster.toml --node-id 2",
     )
@@ -76,6 +77,11 @@ SWITCH_INTERVAL_SECONDS = 0.0005
               help="The address for clients to connect to, if it is another one.")  # fmt: skip
 @click.option("--http", metavar="HOST:PORT|none",
               help="The HTTP API, WebSockets, health and metrics.  [default: 127.0.0.1:8080]")  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", help="TLS on the Kafka and the HTTP port: the certificate, PEM.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's private key.")
+@click.option("--tls-ca", metavar="FILE", help="Clients need a certificate that one of these has signed.")
+@click.option("--require-login", is_flag=True, default=None,
+              help="Clients must log in, and may do only what a rule allows.")  # fmt: skip
 @click.option("--cluster", metavar="HOST:PORT",
               help="Where other nodes connect.  [default: none, this node is alone]")  # fmt: skip
 @click.option("--seeds", metavar="HOST:PORT,...",
@@ -175,6 +181,7 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
         _announce(config, service)
+        warn_of_open_ports(config)
         if service.max_connections < config.limits.max_connections:
             log.info(
                 "at most %d connections: the system does not allow this process more files (raise `ulimit -n`)",
@@ -202,13 +209,48 @@ async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:
 
 
 def _announce(config: NodeConfig, service: "Service") -> None:
-    click.echo(f"kafka   {service.kafka_address}")
-    if config.advertise is not None:
-        click.echo(f"        advertised as {config.advertise}")
-    if service.http_address is not None:
-        click.echo(f"http    http://{service.http_address}")
+    for listener in service.listeners:
+        click.echo(f"kafka   {listener.bind}{_shown(listener)}")
+        if listener.advertise is not None:
+            click.echo(f"        advertised as {listener.advertise}")
+    if service.http_url is not None:
+        click.echo(f"http    {service.http_url}")
     if service.cluster_address is not None:
         click.echo(f"cluster {service.cluster_address}")
     click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")
     if note := pure_python():
         click.echo(f"build   {note}")
+
+
+def _shown(listener: Listener) -> str:
+    """What a client must know to use the listener, beside its address."""
+    facts = [] if listener.name == DEFAULT_LISTENER else [listener.name]
+    facts += [] if listener.protocol == "PLAINTEXT" else [listener.protocol, *(listener.mechanisms or ())]
+    return f"  ({', '.join(facts)})" if facts else ""
+
+
+def warn_of_open_ports(config: NodeConfig) -> None:
+    """Other machines can use these ports, and no port asks who they are."""
+    ports = open_ports(config)
+    if not ports:
+        return
+    lines = (
+        "WARNING: everyone who can reach this machine can read, write and delete everything here:",
+        *(f"         {port} needs no login" for port in ports),
+        "         start the node with --require-login and TLS (docs/security.md), or listen on 127.0.0.1",
+    )
+    click.secho("\n".join(lines), err=True, fg="red", bold=True)
+
+
+def open_ports(config: NodeConfig) -> list[str]:
+    """The ports for clients that can be reached from other machines and need no login."""
+    ports = [
+        f"the Kafka port {listener.bind}"
+        for listener in config.kafka_listeners
+        if not (listener.bind.is_loopback or config.require_login or listener.has_login)
+    ]
+    http, tls = config.http, config.http_encryption
+    certificates = tls is not None and tls.client_certificates == "required"
+    if http is not None and not (http.is_loopback or config.require_login or certificates):
+        ports.append(f"the HTTP port {http}")
+    return ports

@@ -15,6 +15,7 @@ from penstock.config.describing import (
 from penstock.config.group import GROUP_CONFIGS, ShareGroupConfig
 from penstock.config.kinds import ConfigSource, ConfigType
 from penstock.config.limits import Limits
+from penstock.config.listeners import DEFAULT_LISTENER, InterNodeTls, Listener, TlsSettings
 from penstock.config.loading import load_node_config
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
@@ -22,6 +23,7 @@ from penstock.config.share_groups import ShareGroupSettings, share_group_setting
 from penstock.config.topic import TopicConfig
 
 __all__ = [
+    "DEFAULT_LISTENER",
     "GROUP_CONFIGS",
     "TOPIC_CONFIGS",
     "Address",
@@ -33,10 +35,13 @@ __all__ = [
     "DeclaredQueue",
     "DeclaredTopic",
     "GroupSettings",
+    "InterNodeTls",
     "Limits",
+    "Listener",
     "NodeConfig",
     "ShareGroupConfig",
     "ShareGroupSettings",
+    "TlsSettings",
     "TopicConfig",
     "broker_definition",
     "check_dynamic",

@@ -20,6 +20,7 @@ import msgspec
 from penstock.config.address import Address
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
 from penstock.config.kinds import LONG_MAX, ConfigSource, Kind, boolean, integer, long, short, text, words
+from penstock.config.listeners import DEFAULT_LISTENER, Listener
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS, GroupSettings, NodeConfig
 from penstock.config.overrides import nearest, parse_value
 from penstock.config.share_groups import ShareGroupSettings, broker_name
@@ -54,6 +55,7 @@ _FACTS = (
     _fact("group.share.assignors", words(), "The assignors of share groups: Kafka's only one."),
     _fact("group.share.max.share.sessions", integer(1), "The most sessions of share consumers on the node."),
     _fact("group.share.max.size", integer(1), "The most members that one share group may have."),
+    _fact("listener.security.protocol.map", words(), "The security protocol of each listener."),
     _fact("listeners", words(), "The addresses that the node listens on."),
     _fact("log.cleaner.enable", boolean(), "Whether compacted topics are compacted. They always are."),
     _fact("log.dir", words(), "The folder that holds the logs."),
@@ -109,6 +111,7 @@ IDENTITY = frozenset(
         "advertised.listeners",
         "broker.id",
         "broker.rack",
+        "listener.security.protocol.map",
         "listeners",
         "log.dir",
         "log.dirs",
@@ -211,10 +214,10 @@ def static_broker_configs(config: NodeConfig) -> dict[str, str]:
 
 
 def _facts(config: NodeConfig) -> dict[str, str]:
-    groups, limits = config.groups, config.limits
+    groups, limits, listeners = config.groups, config.limits, config.kafka_listeners
     folder = "memory" if config.memory else config.data_dir
     facts: dict[str, object] = {
-        "advertised.listeners": f"PLAINTEXT://{config.advertised}",
+        "advertised.listeners": ",".join(_listener(one, one.advertised) for one in listeners),
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": config.node_id,
         "broker.rack": config.rack,
@@ -229,7 +232,8 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "group.share.assignors": "simple",
         "group.share.max.share.sessions": limits.max_share_sessions,
         "group.share.max.size": limits.max_group_members,
-        "listeners": f"PLAINTEXT://{config.kafka}",
+        "listener.security.protocol.map": ",".join(f"{_name(one)}:{one.protocol}" for one in listeners),
+        "listeners": ",".join(_listener(one, one.bind) for one in listeners),
         "log.cleaner.enable": "true",
         "log.dir": folder,
         "log.dirs": folder,
@@ -254,12 +258,22 @@ def _facts(config: NodeConfig) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items() if fact is not None}
 
 
+def _listener(listener: Listener, address: Address) -> str:
+    return f"{_name(listener)}://{address}"
+
+
+def _name(listener: Listener) -> str:
+    """Kafka calls a listener that has no name of its own by its protocol."""
+    return listener.protocol if listener.name == DEFAULT_LISTENER else listener.name.upper()
+
+
 def _http_url(config: NodeConfig) -> str:
     """The URL of the HTTP port. If it listens on all addresses, its host is the one that clients are given."""
     if config.http is None:
         return ""
     host = config.advertised.host if config.http.host in ("", "0.0.0.0", "::") else config.http.host
-    return f"http://{Address(host, config.http.port)}"
+    scheme = "https" if config.http_encryption is not None else "http"
+    return f"{scheme}://{Address(host, config.http.port)}"
 
 
 _DEFAULT_FACTS = _facts(

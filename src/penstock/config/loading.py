@@ -3,7 +3,8 @@
 All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[share_groups]`,
 `[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the
 table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
-`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Topics and queues to create (`[[topics]]`, `[[queues]]`) are in the file only.
+`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Tables with a name of their own (`[[topics]]`, `[[queues]]`, `[[listeners]]`,
+`[http_tls]`, `[inter_node_tls]`) are in the file only.
 A name that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no
 effect.
 
@@ -15,7 +16,7 @@ This module reads no file: the caller passes the file's text and the environment
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from penstock.config.address import Address
@@ -24,6 +25,7 @@ from penstock.config.declared import DeclaredQueue, DeclaredTopic, config_text, 
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.fields import convert_field
 from penstock.config.limits import Limits
+from penstock.config.listeners import InterNodeTls, read_http_tls, read_listeners, read_table
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import nearest
 from penstock.config.share_groups import ShareGroupSettings
@@ -241,18 +243,32 @@ def _read(path: str, setting: _Setting, hint: Any) -> Any:
         return None
     if path in _ADDRESSES:
         return Address.parse(origin, value)
-    if path == "seeds":
-        return _read_seeds(origin, value)
-    if path == "topics":
-        return read_declared(origin, value, DeclaredTopic)
-    if path == "queues":
-        return read_declared(origin, value, DeclaredQueue)
+    if path in _READERS:
+        return _READERS[path](origin, value)
     if path.startswith(_TOPIC_DEFAULTS):
         return config_text(value)
     return convert_field(origin, value, hint)
+
+
+def _read_super_users(origin: str, value: object) -> tuple[str, ...]:
+    """A list in TOML. Elsewhere `;` separates them, as in Kafka: a certificate's subject has commas."""
+    parts = value if isinstance(value, list) else str(value).split(";")
+    return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
 def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
     """A list in TOML, a comma-separated string elsewhere."""
     parts = value if isinstance(value, list) else str(value).split(",")
     return tuple(Address.parse(origin, str(part).strip()) for part in parts if str(part).strip())
+
+
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "seeds": _read_seeds,
+    "super_users": _read_super_users,
+    "topics": lambda origin, value: read_declared(origin, value, DeclaredTopic),
+    "queues": lambda origin, value: read_declared(origin, value, DeclaredQueue),
+    "listeners": read_listeners,
+    "http_tls": read_http_tls,
+    "inter_node_tls": lambda origin, value: read_table(origin, value, InterNodeTls),
+}
+"""Settings that are not written as their type is."""

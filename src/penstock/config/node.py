@@ -9,11 +9,22 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from penstock.config.address import UNREACHABLE_HOSTS, Address
+from penstock.config.address import Address
 from penstock.config.cluster import ClusterSettings, check_inter_node_port
 from penstock.config.declared import DeclaredQueue, DeclaredTopic, read_declared
 from penstock.config.fields import check_fields
 from penstock.config.limits import Limits
+from penstock.config.listeners import (
+    ClientAuth,
+    FileName,
+    InterNodeTls,
+    Listener,
+    PrincipalRules,
+    TlsSettings,
+    check_listeners,
+    check_reachable,
+    default_mechanisms,
+)
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError, KafkaError
@@ -66,7 +77,28 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: Address = Address("127.0.0.1", 9092)
     advertise: Address | None = None
     """The address that the node gives to clients, if it is not the one that it listens on. Port 0: the bound one."""
+    listeners: tuple[Listener, ...] = ()
+    """Several listeners for Kafka clients. None: one, of `kafka`, `advertise` and the settings `tls_...`."""
     http: Address | None = Address("127.0.0.1", 8080)
+    tls_cert: FileName | None = None
+    """The certificate of the Kafka port and of the HTTP port, a PEM file. None: no TLS."""
+    tls_key: FileName | None = None
+    tls_ca: FileName | None = None
+    """The authorities that sign clients' certificates. With it, clients need a certificate; where login is required,
+    they may log in with a certificate instead of a password."""
+    tls_client_auth: ClientAuth | None = None
+    """None: as the line above says."""
+    tls_principal_rules: PrincipalRules = "DEFAULT"
+    http_tls: TlsSettings | bool | None = None
+    """TLS of the HTTP port. None: as `tls_cert` and the others say; False: none."""
+    require_login: bool = False
+    """Clients must log in, and may do only what a rule allows."""
+    plain_without_tls: bool = False
+    """Allows SASL/PLAIN, which sends passwords as they are, on a listener without TLS that other machines can reach."""
+    super_users: tuple[str, ...] = ("User:admin",)
+    """Principals that may do everything."""
+    metrics_without_login: bool = False
+    """Whether `/metrics` needs no login."""
     cluster: Address | None = None
     """The inter-node port. None: this node is alone."""
     cluster_advertise: Address | None = None
@@ -78,6 +110,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one rack may fail together: replicas of one partition are spread over racks."""
     cluster_key_file: str | None = None
     """The secret that nodes of a cluster share. Optional when `cluster` is a loopback address, needed otherwise."""
+    inter_node_tls: InterNodeTls | None = None
+    """TLS between nodes, with certificates on both sides. None: frames are authenticated, and not encrypted."""
     log_level: LogLevel = "info"
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1)] = 1
@@ -98,7 +132,44 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def advertised(self) -> Address:
-        return self.advertise or self.kafka
+        """The address that nodes and tools are told: that of the first listener."""
+        return self.listeners[0].advertised if self.listeners else self.advertise or self.kafka
+
+    @property
+    def common_tls(self) -> TlsSettings | None:
+        """TLS by the settings that begin with `tls_`."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        client_auth = self.tls_client_auth
+        if client_auth is None and self.tls_ca is not None and self.require_login:
+            client_auth = "wanted"
+        return TlsSettings(
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_ca,
+            client_auth=client_auth,
+            principal_rules=self.tls_principal_rules,
+        )
+
+    @property
+    def kafka_listeners(self) -> tuple[Listener, ...]:
+        """All listeners for Kafka clients, each with its mechanisms."""
+        one = Listener(bind=self.kafka, advertise=self.advertise, tls=self.common_tls)
+        return tuple(self._with_mechanisms(listener) for listener in self.listeners or (one,))
+
+    def _with_mechanisms(self, listener: Listener) -> Listener:
+        if listener.mechanisms is not None:
+            return listener
+        encrypted = listener.tls is not None or self.plain_without_tls
+        wanted = default_mechanisms(listener.bind, encrypted=encrypted) if self.require_login else ()
+        return msgspec.structs.replace(listener, mechanisms=wanted)
+
+    @property
+    def http_encryption(self) -> TlsSettings | None:
+        """TLS of the HTTP port."""
+        if isinstance(self.http_tls, TlsSettings):
+            return self.http_tls
+        return self.common_tls if self.http_tls is None else None
 
     @property
     def cluster_advertised(self) -> Address | None:
@@ -141,12 +212,39 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _check_addresses(self) -> None:
-        if self.advertised.host in UNREACHABLE_HOSTS:
-            expected = (
-                "a host that clients can reach: this one only means `every interface`. Set advertise "
-                "(--advertise HOST:PORT) to the address that clients use"
-            )
-            raise ConfigError("advertise" if self.advertise else "kafka", str(self.advertised), expected)
+        """The listeners, and TLS on all ports."""
+        self._check_common_tls()
+        if self.listeners:
+            self._check_no_common_listener()
+        else:
+            check_reachable("advertise" if self.advertise else "kafka", self.advertised)
+        check_listeners(self.kafka_listeners, plain_without_tls=self.plain_without_tls)
+        if self.http_tls is True:
+            raise ConfigError("http_tls", True, "a table with cert and key, or false for no TLS")
+        if isinstance(self.http_tls, TlsSettings):
+            self.http_tls.validate("http_tls")
+        if self.inter_node_tls is not None:
+            check_fields(self.inter_node_tls, "inter_node_tls.")
+
+    def _check_no_common_listener(self) -> None:
+        """A setting that has no effect must not look as if it had one."""
+        for name, default in (("kafka", NodeConfig().kafka), ("advertise", None)):
+            value = getattr(self, name)
+            if value != default:
+                expected = "nothing, because there are [[listeners]]: each has its own `bind` and `advertise`"
+                raise ConfigError(name, str(value), expected)
+
+    def _check_common_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ConfigError(missing, None, "a PEM file: --tls-cert and --tls-key belong together")
+        common = self.common_tls
+        if common is not None:
+            common.validate("tls")
+        elif self.tls_ca is not None or self.tls_client_auth is not None:
+            field = "tls_ca" if self.tls_ca is not None else "tls_client_auth"
+            expected = "--tls-cert and --tls-key as well: without them, there is no TLS"
+            raise ConfigError(field, getattr(self, field), expected)
 
     def _check_topics(self) -> None:
         if self.num_partitions > self.limits.max_partitions_per_topic:

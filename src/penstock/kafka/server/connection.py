@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from penstock.config import Listener
 from penstock.errors import KafkaError, ProtocolViolation
 from penstock.kafka.handlers.rows import encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header, encode_response
@@ -111,11 +112,14 @@ class Connection(asyncio.BufferedProtocol):
         "get_buffer",
         "last_active",
         "peer",
+        "settings",
         "why_closed",
     )
 
-    def __init__(self, listener: "KafkaListener") -> None:
+    def __init__(self, listener: "KafkaListener", settings: Listener) -> None:
         self._listener = listener
+        self.settings = settings
+        """Of the port by which the client came."""
         self._frames = FrameReader(listener.scratch, listener.max_request_bytes)
         self.get_buffer = self._frames.buffer  # type: ignore[method-assign]
         """The event loop calls it before each read."""

@@ -1,12 +1,16 @@
-"""The Kafka listener: accepts connections, closes those that are idle or hold too much, dispatches requests."""
+"""The Kafka listener: accepts connections, closes those that are idle or hold too much, dispatches requests.
+
+A node may have several ports for Kafka clients. Their connections count together, and share the limits and the memory.
+"""
 
 import asyncio
 import inspect
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 
-from penstock.config import Limits
+from penstock.config import Limits, Listener
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
@@ -40,7 +44,7 @@ Buffers = list[bytes | bytearray | memoryview]
 
 
 class KafkaListener:
-    """Owns the server socket and its connections."""
+    """Owns the ports for Kafka clients and their connections."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -57,30 +61,30 @@ class KafkaListener:
         self.warnings = LimitedLog(log, self.loop.time)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._connections: dict[Connection, None] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._waiting: dict[Turn, dict[Connection, int]] = {}
         """The clients that were first in line for memory at the last sweep, and the bytes that each connection had
         moved by then."""
         self._all_gone: asyncio.Future[None] | None = None
 
-    async def start(self, listening: socket.socket) -> None:
-        """Serves the given socket until `stop`."""
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), sock=listening, backlog=BACKLOG
-        )
+    async def start(self, ports: list[tuple[Listener, socket.socket]]) -> None:
+        """Serves the given sockets until `stop`."""
+        for settings, listening in ports:
+            new = partial(Connection, self, settings)
+            self._servers.append(await self.loop.create_server(new, sock=listening, backlog=BACKLOG))
         self._sweep()
 
     async def stop(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.shut_down()
         await self._wait_until_closed()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     async def _wait_until_closed(self) -> None:
         """Sends the responses that are ready, unless their clients do not read them in time."""
