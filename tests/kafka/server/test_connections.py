@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Broker
+from penstock.config import NodeConfig
 from penstock.kafka.server import listener as listening
 from penstock.kafka.server.connection import TURN_SECONDS, Connection
 from penstock.kafka.wire import ApiKey, RequestHeader, encode_request, join
@@ -17,6 +18,8 @@ from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.node.memory import MemoryBudget, Reservation
 from penstock.types import Caller
 from tests.kafka.raw import RawClient
+
+SETTINGS = NodeConfig().kafka_listeners[0]
 
 
 class Listener:
@@ -59,7 +62,7 @@ class Listener:
 def play(scenario: Callable[[Listener, Connection], None]) -> None:
     async def run() -> None:
         listener: Any = Listener()
-        connection = Connection(listener)
+        connection = Connection(listener, SETTINGS)
         scenario(listener, connection)
         await asyncio.sleep(0)
         connection.connection_lost(None)
@@ -96,7 +99,7 @@ def test_produce_requests_that_take_long_let_others_run_in_between(monkeypatch: 
 
     async def run() -> None:
         listener: Any = Listener()
-        connection = Connection(listener)
+        connection = Connection(listener, SETTINGS)
         arrive(connection, *range(7))
         for _ in range(3):
             turns.append(list(listener.started))
@@ -139,7 +142,7 @@ def test_each_end_callback_is_called_once_even_if_another_one_fails() -> None:
         failures: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         listener: Any = Listener()
-        connection, told = Connection(listener), list[str]()
+        connection, told = Connection(listener, SETTINGS), list[str]()
 
         def fails() -> None:
             raise RuntimeError("a bug")
@@ -168,8 +171,8 @@ def test_end_callbacks_are_called_whichever_side_ends_the_connection(
     class Watched(Connection):
         __slots__ = ("told",)
 
-        def __init__(self, listener: Any) -> None:
-            super().__init__(listener)
+        def __init__(self, listener: Any, settings: Any) -> None:
+            super().__init__(listener, settings)
             self.told = asyncio.Event()
             self.when_closed(self.told.set)
             made.append(self)
