@@ -192,7 +192,7 @@ class Node:
     def _make_view(self) -> ClusterView:
         return ClusterView(
             node_id=self.node_id,
-            advertised=self.config.advertised,
+            listeners={one.name: one.advertised for one in self.config.kafka_listeners},
             rack=self.config.rack,
             state=self.metadata.state,
             leaders=self.leaders,

@@ -47,6 +47,11 @@ class ConnectionFacts(Protocol):
     peer: str
     client_software: str
 
+    @property
+    def listener_name(self) -> str:
+        """The listener by which the client came: it is told the addresses of this one."""
+        ...
+
     def send_away(self) -> None:
         """Closes the connection after the response to this request, so that the client tries another node, which may
         know more than this one."""

@@ -56,6 +56,10 @@ TURN_SECONDS = 0.01
 LARGE_REQUEST_BYTES = 64 * 1024
 """A request of more than this may have a response of so many rows that it is encoded off the event loop."""
 
+TLS_RECORD = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
+TLS_HINT = "it speaks TLS, and this port does not: set security.protocol=PLAINTEXT there, or tls_cert here"
+
 WRITE_BYTES = 1024 * 1024
 """Of more, the transport gets so many bytes at a time, or one larger piece: it gives their memory back when it has sent
 them all."""
@@ -163,7 +167,9 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if name:
             self.peer = f"{name[0]}:{name[1]}"
-            self._caller = Caller(host=name[0])
+            # A client that has shown a certificate is the principal that its subject names.
+            principal = transport.get_extra_info("principal", ANONYMOUS_PRINCIPAL)
+            self._caller = Caller(principal, name[0])
         if not self._listener.admit(self):
             self.close(f"over limits.max_connections={self._listener.max_connections}")
 
@@ -195,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._arriving.bytes = 0
                 self._queue.append((header, frame, Reservation(memory, size)))
         except ProtocolViolation as violation:
-            self.close(str(violation))
+            speaks_tls = self._moved == nbytes and bytes(listener.scratch[:2]) == TLS_RECORD
+            self.close(TLS_HINT if speaks_tls else str(violation))
             return
         if frames.half is not None:
             self._count_arriving()
@@ -225,6 +232,10 @@ class Connection(asyncio.BufferedProtocol):
     def stuck_since(self) -> float:
         """The time since which the client has not read its responses; 0 if it reads them."""
         return self._draining_since
+
+    @property
+    def listener_name(self) -> str:
+        return self.settings.name
 
     @property
     def busy(self) -> bool:
@@ -376,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         if client_id is not None and len(client_id) > longest:
             raise ProtocolViolation(f"client_id of {len(client_id)} characters: expected {longest} at most")
         self._client_id = client_id
-        self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, client_id or "")
+        self._caller = Caller(self._caller.principal, self._caller.host, client_id or "")
 
     async def _finish(self, slot: _Slot, response: Response) -> None:
         try:

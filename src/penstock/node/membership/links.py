@@ -75,6 +75,8 @@ class Links(Part):
             rack=config.rack,
             seeds=config.seeds,
             version=VERSION,
+            listeners={one.name: one.advertised for one in config.listeners},
+            https=config.http_encryption is not None,
         )
         self.events = FrameDispatcher()
         self.network = make_network(hello, self.events)
