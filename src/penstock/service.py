@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
+HTTP_TLS_FIELD = "tls of the HTTP port"
 DECLARE_SECONDS = 10.0
 """How long a node that is ready waits for the topics and queues of its config file. They may need other nodes."""
 
@@ -69,6 +70,7 @@ class Service:
         """Without a cluster, the node serves when this returns; in a cluster, `wait_ready` tells when. Ports are bound
         first: a port in use must not cost a recovery."""
         try:
+            self._check_tls()
             self._bind_kafka()
             links = self._bind_cluster() if self.config.cluster is not None else None
             if self.config.http is not None:
@@ -136,6 +138,17 @@ class Service:
 
             declarations = Declarations(self.node, self.config.topics, self.config.queues)
             self._declaring = asyncio.get_running_loop().create_task(declarations.run())
+
+    def _check_tls(self) -> None:
+        """Certificates that cannot be used must not cost a recovery either, nor be found by the first HTTP client."""
+        ports = [(f"tls of listener {one.name}", one.tls) for one in self.listeners if one.tls is not None]
+        if self.config.http is not None and self.config.http_encryption is not None:
+            ports.append((HTTP_TLS_FIELD, self.config.http_encryption))
+        if ports:
+            from penstock.node.tls import check_client_port
+
+            for field, settings in ports:
+                check_client_port(field, settings)
 
     def _bind_kafka(self) -> None:
         bound = []

@@ -120,6 +120,12 @@ class TlsPort:
         self._warnings.warn(problem, f"{self.name}: {connection.host}: {problem}")
 
 
+def check_client_port(field: str, settings: TlsSettings) -> None:
+    """Raises ConfigError for files or rules that cannot be used."""
+    parse_mapping_rules(settings.principal_rules)
+    client_port_files(field, settings)
+
+
 def client_port(
     name: str, field: str, settings: TlsSettings, limits: Limits, *, speaks_http: bool = False
 ) -> TlsPort:

@@ -167,7 +167,9 @@ def _signature(handler: Handler) -> tuple[type[msgspec.Struct] | None, ...]:
 def caller_of(connection: HTTPConnection) -> Caller:
     """The client that sent a request or opened a WebSocket."""
     host = connection.client.host if connection.client is not None else ""
-    return Caller(ANONYMOUS_PRINCIPAL, host, connection.headers.get("user-agent", ""))
+    # A client that has shown a certificate is the principal that its subject names (`web.port`).
+    principal = connection.scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
+    return Caller(principal, host, connection.headers.get("user-agent", ""))
 
 
 def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
