@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.node.membership.links import Links, MakeLinks
     from penstock.node.membership.network import Network
     from penstock.node.peers import PeerHello, TransportEvents
+    from penstock.node.peers.encryption import PeerEncryption
     from penstock.node.status.status_log import StatusLog
     from penstock.web import WebPort
 
@@ -176,6 +177,7 @@ class Service:
 
         assert self.config.cluster is not None
         key = read_cluster_key(self.config.cluster_key_file)
+        encryption = self._peer_encryption()
         listening = self._cluster_socket = _listen(self.config.cluster, "cluster")
         bind = self.cluster_address = _bound(listening, self.config.cluster)
         settings, limits, random = self.config.replication, self.config.limits, Random()
@@ -189,6 +191,7 @@ class Service:
                 silence_ms=settings.peer_silence_ms,
                 urgent_kinds={frame_kinds.BEAT},
                 random=random,
+                encryption=encryption,
             )
             return BoundNetwork(network, listening)
 
@@ -206,6 +209,13 @@ class Service:
             )
 
         return make_links
+
+    def _peer_encryption(self) -> "PeerEncryption | None":
+        if self.config.inter_node_tls is None:
+            return None
+        from penstock.node.peers.encryption import PeerEncryption
+
+        return PeerEncryption(self.config.inter_node_tls, self.config.limits)
 
     async def stop(self) -> None:
         """Hands over the partitions that the node leads, stops accepting requests, flushes, closes. Safe after a failed

@@ -4,7 +4,15 @@ Loaded only by nodes that have TLS.
 """
 
 from penstock.node.tls.contexts import TlsFiles, inter_node_files
-from penstock.node.tls.port import TlsPort, check_client_port, client_port
+from penstock.node.tls.port import Hint, TlsPort, check_client_port, client_port
 from penstock.node.tls.transport import TlsTransport
 
-__all__ = ["TlsFiles", "TlsPort", "TlsTransport", "check_client_port", "client_port", "inter_node_files"]
+__all__ = [
+    "Hint",
+    "TlsFiles",
+    "TlsPort",
+    "TlsTransport",
+    "check_client_port",
+    "client_port",
+    "inter_node_files",
+]

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.config import Limits, TlsSettings
 from penstock.errors import PenstockError
@@ -25,8 +25,26 @@ log = logging.getLogger("penstock.tls")
 Principal = Callable[[dict[str, Any]], str]
 """The principal of a certificate, as `getpeercert` describes it; PenstockError if it has none."""
 
-_HINT = b"This port speaks HTTPS: use https:// instead of http://.\n"
+
+class Hint(NamedTuple):
+    """For a peer that does not speak TLS: a line for the log, and an answer that the peer may understand."""
+
+    line: str
+    answer: bytes = b""
+
+
+_HTTPS = b"This port speaks HTTPS: use https:// instead of http://.\n"
 _NO_HTTP = b"This port is for Kafka clients, with TLS (security.protocol=SSL). It does not speak HTTP.\n"
+
+
+def http_hint(first: bytes) -> Hint:
+    return Hint("speaks no TLS, which this port needs: use https://", _bad_request(_HTTPS))
+
+
+def kafka_hint(first: bytes) -> Hint:
+    if first[:1].isupper():  # a method of HTTP; Kafka's requests begin with a length, whose first byte is 0
+        return Hint("sent HTTP to a port for Kafka clients with TLS", _bad_request(_NO_HTTP))
+    return Hint("speaks no TLS, which this port needs: set security.protocol to SSL or SASL_SSL there")
 
 
 class TlsPort:
@@ -38,15 +56,16 @@ class TlsPort:
         files: TlsFiles,
         limits: Limits,
         *,
+        hint: Callable[[bytes], Hint],
         principal: Principal | None = None,
-        speaks_http: bool = False,
     ) -> None:
+        """`hint` gets the first bytes of a peer that speaks no TLS."""
         self.name = name
         self.files = files
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._limits = limits
         self._principal = principal
-        self._speaks_http = speaks_http
+        self._hint = hint
         self._loop = asyncio.get_running_loop()
         self._warnings = LimitedLog(log, self._loop.time)
         self._under_way: dict[TlsTransport, asyncio.TimerHandle] = {}
@@ -99,12 +118,9 @@ class TlsPort:
         return True
 
     def not_tls(self, connection: TlsTransport, first: bytes) -> bytes:
-        if first[:1].isalpha() and first[:1].isupper():
-            self._warn(connection, "sent plain HTTP to a port with TLS: use https://")
-            return _bad_request(_HINT if self._speaks_http else _NO_HTTP)
-        expected = "use https://" if self._speaks_http else "set security.protocol to SSL or SASL_SSL"
-        self._warn(connection, f"does not speak TLS, which this port needs: {expected}")
-        return b""
+        line, answer = self._hint(first)
+        self._warn(connection, line)
+        return answer
 
     def failed(self, connection: TlsTransport, problem: str) -> None:
         if connection in self._under_way:
@@ -137,7 +153,8 @@ def client_port(
 
     files = client_port_files(field, settings, ("http/1.1",) if speaks_http else ())
     files.watch()
-    return TlsPort(name, files, limits, principal=principal, speaks_http=speaks_http)
+    hint = http_hint if speaks_http else kafka_hint
+    return TlsPort(name, files, limits, principal=principal, hint=hint)
 
 
 def _bad_request(text: bytes) -> bytes:
