@@ -59,7 +59,7 @@ def test_a_thousand_slow_handshakes_keep_nobody_out(broker: Broker, sent: str) -
         assert AdminClient(broker.client_settings()).list_topics(timeout=PATIENCE_SECONDS).brokers
         listener = broker._thread.service._listener
         assert listener is not None
-        assert listener._tls_ports[0].handshakes <= MOST
+        assert listener._tls_ports["default"].handshakes <= MOST
     finally:
         for one in slow:
             one.close()
