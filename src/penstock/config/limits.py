@@ -80,6 +80,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Users with a password: every node and every metadata snapshot holds them all."""
     max_acls: Annotated[int, Meta(ge=1)] = 50_000
     """Access rules of the cluster; each costs half a kilobyte on every node."""
+    max_quotas: Annotated[int, Meta(ge=1)] = 10_000
+    """Users, client ids and addresses with quotas: every node and every metadata snapshot holds them all."""
     max_login_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 64 * KIBIBYTE
     """One request before its client has logged in; tokens of identity providers have a few KB."""
     login_timeout_ms: Annotated[int, Meta(ge=1)] = 30_000

@@ -18,7 +18,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
-from penstock.node.access import Access, FirstUser, Logins
+from penstock.node.access import Access, FirstUser, Logins, Quotas
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
@@ -120,6 +120,7 @@ class Node:
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
         self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
+        self.quotas = Quotas(state, self.metrics)
         self.resources = Resources(state, self.partitions, self.access)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
@@ -162,6 +163,7 @@ class Node:
         yield self.metadata
         yield self.access
         yield self.logins
+        yield self.quotas
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer

@@ -148,6 +148,8 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=DELETE,
         names=(Names("topics", ("name",), _PARTITIONS),),
     ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, "quotas", on_cluster=DESCRIBE_CONFIGS, large=True),
+    ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, "quotas", on_cluster=ALTER_CONFIGS, controller=True),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
         0, 0, "users", on_cluster=DESCRIBE, names=(Names("users", ("name",)),), large=True
     ),

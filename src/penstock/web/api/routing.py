@@ -24,6 +24,7 @@ from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.node.memory import MemoryBudget, Reservation
+from penstock.security.quotas import QuotaKind
 from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
     BINARY,
@@ -35,6 +36,7 @@ from penstock.web.api.bodies import (
     reserve,
 )
 from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
+from penstock.web.http_quotas import check_quota, count_bytes
 
 P = TypeVar("P", covariant=True)
 B = TypeVar("B", covariant=True)
@@ -114,6 +116,8 @@ class HttpOperation(msgspec.Struct, frozen=True):
     other_statuses: tuple[int, ...] = ()
     """Other statuses that have the same body as `status`."""
     takes_binary: bool = False
+    counted: QuotaKind | None = None
+    """The quota whose bytes it uses: those of its body (producers) or of its answer (consumers)."""
     while_waiting: bool = False
     """Whether a node answers it that is not ready, because it has not found its cluster."""
 
@@ -246,12 +250,16 @@ class Endpoint:
                 self._check_ready()
             call = await self._call(operation, request, reserved)
             self._check_permission(operation, call)
+            check_quota(self._node, call.caller, operation.counted)
+            received = reserved.bytes  # the body; the handler adds what it reads
             answer = await self._answer(operation, call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
             body = answer.body
             if isinstance(body, msgspec.Struct):
                 body = await in_thread_if(count_rows(body) > ROWS_IN_LOOP, msgspec.json.encode, body)
+            sent = len(body) if isinstance(body, bytes) else 0
+            count_bytes(self._node, call.caller, operation.counted, received=received, sent=sent)
             return json_response(answer.status, body, reserved)
         except Problem as problem:
             return error_response(problem)
