@@ -46,6 +46,7 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
+from penstock.node.status.audit import Audit
 from penstock.node.status.collector import StatusCollector
 from penstock.node.status.elections import Elections
 from penstock.node.subscriptions.router import SubscriptionRouter
@@ -121,7 +122,8 @@ class Node:
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
         self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
         self.quotas = Quotas(state, self.metrics)
-        self.resources = Resources(state, self.partitions, self.access)
+        self.audit = Audit(events, asyncio.get_running_loop().time, config.audit_data_sample_ms)
+        self.resources = Resources(state, self.partitions, self.access, self.audit)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()

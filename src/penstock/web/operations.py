@@ -153,7 +153,8 @@ def _queues(node: Node) -> list[HttpOperation]:
                       "Receive jobs from a queue; they come back unless they are settled in time", (404, 409),
                       counted=FETCHED),
         HttpOperation("POST", one + "/settle", jobs.settle_jobs, READ, GROUP,
-                      "Settle jobs: accept, retry or reject them, or renew their leases", other_statuses=(207,)),
+                      "Settle jobs: accept, retry or reject them, or renew their leases",
+                      other_statuses=(207,), routine=True),
         HttpOperation("GET", one + "/dead-letters", letters.list_dead_letters, READ, GROUP,
                       "Dead letters of a queue that were not sent back", (404, 409), counted=FETCHED),
         HttpOperation("GET", one + "/dead-letters/{topic}/{partition}/{offset}", letters.show_dead_letter, READ, GROUP,
@@ -171,7 +172,7 @@ def _cliques(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/cliques/{clique}", cliques.describe_clique, DESCRIBE, GROUP,
                       "Workers of a clique, the slots and messages of each, handovers, and its streams", (404,)),
         HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_beat, READ, GROUP,
-                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,)),
+                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,), routine=True),
     ]
 
 

@@ -269,9 +269,7 @@ def test_deleted_and_added_partitions_count_as_mutations(broker: Broker, client:
 
 
 def test_a_client_of_another_node_is_throttled_as_the_controller_says(trio: Trio, unique: Unique) -> None:
-    controller = trio.eventually(
-        lambda: next((one for one in trio.running if trio.node(one).metadata.is_controller), None)
-    )
+    controller = trio.controller()
     other = next(one for one in trio.running if one != controller)
     with trio.client(other) as client, trio.client(other) as second:
         set_quotas(client, RAW, controller_mutation_rate=1)

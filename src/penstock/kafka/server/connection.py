@@ -99,6 +99,8 @@ class _Slot(msgspec.Struct, eq=False):
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one client's connection. Owned by the event loop."""
 
+    is_audited = True
+
     __slots__ = (
         "_arriving",
         "_caller",
