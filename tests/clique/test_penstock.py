@@ -3,6 +3,7 @@ dies."""
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,34 @@ def _described(broker: Broker, clique: str) -> dict[str, Any]:
     response.raise_for_status()
     facts: dict[str, Any] = response.json()
     return facts
+
+
+@asynchronous
+async def test_a_plain_on_release_keeps_its_slots_until_it_returns_and_the_broker_shows_that(
+    world: World, broker: Broker
+) -> None:
+    """Its thread may still write what the next owner would read."""
+    may_return = threading.Event()
+    async with world:
+        first = world.recorder("w1", release_timeout=0.05)
+        first.on_release(lambda slots: may_return.wait(WAIT_S))
+        await world.started(first)
+        second = world.recorder("w2")
+        await second.start()
+        async with asyncio.timeout(WAIT_S):
+            while not (members := await asyncio.to_thread(_members, broker, world.name))["w1"]["overdue"]:
+                await asyncio.sleep(0.01)
+        assert (members["w1"]["overdue"], members["w2"]["slots"]) == (SLOTS // 2, 0)
+        may_return.set()
+        await second.wait_for_slots(WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while (members := await asyncio.to_thread(_members, broker, world.name))["w1"]["overdue"]:
+                await asyncio.sleep(0.01)
+        assert (members["w1"]["slots"], members["w2"]["slots"]) == (SLOTS // 2, SLOTS // 2)
+
+
+def _members(broker: Broker, clique: str) -> dict[str, dict[str, Any]]:
+    return {member["worker"]: member for member in _described(broker, clique)["members"]}
 
 
 @asynchronous

@@ -359,6 +359,27 @@ def test_people_see_who_owns_how_much_and_what_is_handed_over() -> None:
     assert host.core.describe(host.now_ms, "another") is None
 
 
+def test_people_see_a_member_whose_on_release_has_not_returned_in_time() -> None:
+    host, (first, second) = _with("w1", "w2")
+
+    def overdue() -> list[int]:
+        described = host.core.describe(host.now_ms, CLIQUE)
+        assert described is not None
+        return [member.overdue for member in described.members]
+
+    first.core.overdue = 7
+    first.beat()
+    assert overdue() == [7, 0]
+    second.core.leave(host.now_ms)
+    settle(first, second)
+    assert overdue() == [7]
+    first.core.overdue = 0
+    first.beat()
+    assert overdue() == [0]
+    with pytest.raises(KafkaError, match="overdue is 4097: expected 0 to 4096"):
+        host.beat(_beat("w1", overdue=SLOTS + 1))
+
+
 def test_every_request_is_answered_exactly_once() -> None:
     host, workers = _with("w1", "w2", "w3")
     host.commits = False

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.ring.slots import check_bitmap
+from penstock.ring.slots import SLOTS, check_bitmap
 from penstock.ring.table import NO_EPOCH, Table
 
 DEFAULT_LEASE_MS = 8_000
@@ -59,6 +59,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """It wants to hand everything over and go. It cannot change its mind."""
     streams: tuple[str, ...] = ()
     """The streams that it handles; for people who ask about the clique."""
+    overdue: int = 0
+    """How many slots it does not hand over because its on_release has not returned in time; for the same people."""
 
     def check(self, limits: CliqueLimits = LIMITS) -> "Beat":
         """Raises KafkaError for a beat that no worker sends; gives the beat back otherwise."""
@@ -75,6 +77,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         _check("streams", f"{size} bytes", small, f"at most {limits.max_streams_bytes} bytes of names")
         for stream in self.streams:
             _check_name("streams", stream, limits.max_name_bytes)
+        _check("overdue", self.overdue, 0 <= self.overdue <= SLOTS, f"0 to {SLOTS}")
         try:
             check_bitmap(self.held)
         except ValueError as wrong:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.ring import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Beat
-from penstock.ring.slots import BITMAP_BYTES
+from penstock.ring.slots import BITMAP_BYTES, SLOTS
 from penstock.web.api.topics import TopicName
 
 STREAMS_MAX = 64
@@ -32,7 +32,8 @@ class MemberParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker's report. `epoch` is the newest table that it knows, `held` the slots that it has not let go of (a
-    bitmap). The reply may be held back for `wait_ms` if there is no news for the worker."""
+    bitmap), `overdue` the number of slots that wait for an on_release which has not returned in time. The reply may be
+    held back for `wait_ms` if there is no news for the worker."""
 
     member_id: MemberId
     sequence: Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -41,6 +42,7 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     held: Annotated[bytes, Meta(max_length=BITMAP_BYTES)] = b""
     leaving: bool = False
     streams: Annotated[list[TopicName], Meta(max_length=STREAMS_MAX)] = []
+    overdue: Annotated[int, Meta(ge=0, le=SLOTS)] = 0
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
 
     def beat(self, worker: str) -> Beat:
@@ -53,6 +55,7 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             held=self.held,
             leaving=self.leaving,
             streams=tuple(self.streams),
+            overdue=self.overdue,
         )
 
 
@@ -72,7 +75,8 @@ class CliqueList(msgspec.Struct, frozen=True, kw_only=True):
 
 class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
     """`share` is the part of all slots that it owns, `revoking` the number of slots that it has still to hand over,
-    `in_flight` the number of messages that it holds, by stream."""
+    `overdue` the number of slots that wait for an on_release which has not returned in time, `in_flight` the number of
+    messages that it holds, by stream."""
 
     worker: str
     member_id: str
@@ -82,6 +86,7 @@ class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     share: float
     revoking: int
+    overdue: int
     leaving: bool
     streams: list[str]
     in_flight: dict[str, int]
