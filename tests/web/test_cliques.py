@@ -122,6 +122,19 @@ def test_a_worker_that_knows_a_later_table_than_the_leader_waits_until_the_leade
         assert keys_of(worker.jobs(len(kept))) == kept
 
 
+@pytest.mark.parametrize("says_it_later", [False, True])
+def test_a_worker_that_claims_to_know_an_impossible_epoch_is_refused(
+    http: httpx.Client, broker: Broker, clique: str, stream: str, says_it_later: bool
+) -> None:
+    one = CliqueMember(http, clique, "one", stream).join()
+    with one.working(broker.http_url, epoch=0 if says_it_later else 2**62) as worker:
+        if says_it_later:
+            worker.say(type="epoch", epoch=2**62)
+        last, code = worker.ending()
+    assert (last["code"], code) == ("unknown_epoch", 4400)
+    assert f"claims to know epoch {2**62}, and clique '{clique}' is at {one.epoch}" in last["message"]
+
+
 # --- handover
 
 
