@@ -166,7 +166,7 @@ class CliqueCoordinator:
 
     def _new(self, now_ms: int, name: str) -> _Clique:
         """A clique that is not stored before a worker has joined: the first beat of a worker only introduces it."""
-        check_clique_name(name, self._limits)
+        check_clique_name(name)
         if len(self._cliques) >= self._limits.max_cliques:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

@@ -6,17 +6,27 @@ import msgspec
 from msgspec import Meta
 
 from penstock.ring import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Beat
+from penstock.ring.names import NAME_CHARS_MAX, NAME_PATTERN, NAME_RULE
 from penstock.ring.slots import BITMAP_BYTES, SLOTS
-from penstock.web.api.topics import TopicName
+from penstock.web.api.expected import EXPECTED
 
 STREAMS_MAX = 64
 """As many as `limits.max_clique_streams` may allow."""
 WAIT_MS_MAX = 30_000
 
-CliqueName = Annotated[
-    str, Meta(min_length=1, max_length=249, description="A clique's name, which its queue has too.")
-]
-WorkerName = Annotated[str, Meta(min_length=1, max_length=249, description="The name of a worker.")]
+
+def _name(description: str) -> Meta:
+    return Meta(
+        pattern=NAME_PATTERN,
+        max_length=NAME_CHARS_MAX,
+        description=description,
+        extra={EXPECTED: NAME_RULE},
+    )
+
+
+CliqueName = Annotated[str, _name("A clique's name, which its queue has too.")]
+WorkerName = Annotated[str, _name("The name of a worker.")]
+StreamName = Annotated[str, _name("The topic of a stream.")]
 MemberId = Annotated[str, Meta(min_length=1, max_length=64, description="One incarnation of a worker.")]
 Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -41,7 +51,7 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     epoch: Epoch = 0
     held: Annotated[bytes, Meta(max_length=BITMAP_BYTES)] = b""
     leaving: bool = False
-    streams: Annotated[list[TopicName], Meta(max_length=STREAMS_MAX)] = []
+    streams: Annotated[list[StreamName], Meta(max_length=STREAMS_MAX)] = []
     overdue: Annotated[int, Meta(ge=0, le=SLOTS)] = 0
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
 
