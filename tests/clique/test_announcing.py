@@ -8,7 +8,7 @@ from penstock.clique import Message, Slot
 from penstock.clique.handlers import Handler, new_handler
 from penstock.clique.runner import HandlerRunner
 from penstock.clique.work import Handled, Outcome, Returned, Work
-from tests.clique.world import asynchronous
+from tests.clique.world import asynchronous, turns, until
 
 
 class Owned:
@@ -48,11 +48,7 @@ class Suspects:
     async def submit(self) -> None:
         for number in range(self._count):
             self.runner.submit(self._work(number))
-        await self.turns()
-
-    async def turns(self) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
 
     def _make_handler(self) -> Handler:
         async def handle(message: Message, slot: Slot) -> None:
@@ -86,16 +82,16 @@ async def test_no_more_messages_are_announced_than_handlers_may_run() -> None:
     await suspects.submit()
     assert (suspects.announced, suspects.begun) == ([0, 1], [])
     suspects.answers[1](True)
-    await suspects.turns()
+    await turns()
     assert (suspects.announced, suspects.begun) == ([0, 1], [1])
     suspects.answers[0](True)
     suspects.may_end.set()
-    await suspects.turns()
+    await turns()
     assert suspects.begun == [1, 0]
     while len(suspects.outcomes) < 10:
         suspects.answers[-1](True)
         suspects.answers[-2](True)
-        await suspects.turns()
+        await turns()
     assert set(suspects.outcomes.values()) == {Handled(None)}
     assert suspects.announced == list(range(10))
     assert suspects.ownership.used == 0
@@ -109,7 +105,7 @@ async def test_a_message_whose_slot_is_not_acquired_yet_is_not_announced() -> No
     assert suspects.announced == []
     suspects.ownership.is_acquired = True
     suspects.runner.slots_changed()
-    await suspects.turns()
+    await turns()
     assert suspects.announced == [0, 1]
 
 
@@ -120,7 +116,7 @@ async def test_a_message_that_is_taken_back_while_it_is_announced_does_not_begin
     suspects.runner.take_back(lambda slot: True)
     assert suspects.outcomes == {0: Returned(0)}
     suspects.answers[0](True)
-    await suspects.turns()
+    await turns()
     assert (suspects.begun, suspects.runner.in_flight, suspects.ownership.used) == ([], 0, 0)
 
 
@@ -129,12 +125,10 @@ async def test_an_announcement_that_was_not_noted_is_repeated() -> None:
     suspects = Suspects(1, concurrency=2)
     await suspects.submit()
     suspects.answers[0](False)
-    async with asyncio.timeout(30):
-        while len(suspects.answers) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(suspects.answers) == 2)
     assert suspects.begun == []
     suspects.answers[1](True)
-    await suspects.turns()
+    await turns()
     assert suspects.begun == [0]
 
 
@@ -145,10 +139,10 @@ async def test_a_worker_whose_lease_ends_during_an_announcement_begins_the_messa
     suspects = Suspects(1, concurrency=2)
     await suspects.submit()
     assert suspects.runner.cancel_running() == 1
-    await suspects.turns()
+    await turns()
     suspects.runner.slots_changed()
-    await suspects.turns()
+    await turns()
     assert suspects.announced == [0, 0]
     suspects.answers[1](True)
-    await suspects.turns()
+    await turns()
     assert suspects.begun == [0]

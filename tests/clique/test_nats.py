@@ -12,7 +12,7 @@ from penstock.client.errors import Unreachable
 from penstock.clique import Clique, CliqueError, Message, OverLimit, RecordCodec, Slot, nats_carrier
 from penstock.clique.nats_carrier import BUCKET, NatsPubSub
 from tests.clique.nats_server import NatsServer
-from tests.clique.world import WAIT_S, World, asynchronous, check_all
+from tests.clique.world import WAIT_S, World, asynchronous, check_all, until
 from tests.ports import free_port
 
 
@@ -75,6 +75,8 @@ async def test_workers_survive_a_restart_of_the_server(tmp_path: Path, unique) -
                     await asyncio.sleep(0.2)
                 for worker in workers:
                     await worker.wait_for_slots(WAIT_S)
+            # There is no order between the messages of two publishers.
+            await until(lambda: not any(worker.status().in_flight for worker in workers))
             await world.publish(workers[1], range(10_000, 10_020))
             runs = await world.log.wait_for_numbers(range(10_000, 10_020))
             assert workers[0].status().epoch >= epoch
@@ -122,9 +124,7 @@ async def test_a_message_of_another_program_that_cannot_be_forwarded_is_dropped_
                 async with asyncio.timeout(WAIT_S):
                     while 5 not in sizes:
                         sizes.append((await got.get())[1])
-            async with asyncio.timeout(WAIT_S):
-                while any(clique.status().in_flight for clique in world._cliques):
-                    await asyncio.sleep(0.02)
+            await until(lambda: not any(clique.status().in_flight for clique in world._cliques))
     assert 64 * 1024 in sizes, "those whose owner got them from the carrier are handled"
     assert "cannot be forwarded to its owner" in caplog.text
 

@@ -28,7 +28,7 @@ from penstock.clique.transport import Codecs
 from penstock.ring import SLOTS
 from penstock.types import TopicPartition
 from tests.clique.test_conformance_messages import Mailbox
-from tests.clique.world import WAIT_S, World, asynchronous, check_all
+from tests.clique.world import WAIT_S, World, asynchronous, check_all, turns
 from tests.web.test_push_crash import Served
 
 
@@ -323,7 +323,7 @@ async def test_a_worker_survives_a_broker_that_is_killed_and_started_again(serve
         await asyncio.sleep(0.01)
 
     address = f"penstock://{served.bootstrap_servers}"
-    async with World(address, unique("pricing"), unique("orders"), lease_ms=20_000) as world:
+    async with World(address, unique("pricing"), unique("orders"), lease_ms=60_000) as world:
         workers = [world.recorder(f"w{number}", short, concurrency=4) for number in range(2)]
         await world.started(*workers)
         await world.publish(workers[0], range(300), keys=20)
@@ -394,24 +394,24 @@ async def test_a_lost_acknowledgement_is_repeated_without_running_the_handler_ag
         return CliqueJob(TopicPartition("orders", 0), record, connection_id=1, order=offset)
 
     intake.take(queue, job(0))
-    await asyncio.sleep(0)
+    await turns()
     intake.take(other, job(0))  # its connection broke while its handler runs
     other.fails = True
     may_end.set()
-    await asyncio.sleep(0.01)
+    await turns()
     assert (calls, queue.settled, other.settled) == ([0], [], [(0, "accept", 7)])
     other.fails = False
     intake.take(other, job(0))
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0]
     assert other.settled[-1] == (0, "accept", None)
     intake.take(other, job(0, timestamp=6))  # another record at the same offset: the topic was created again
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0, 0]
     other.fails = True
     intake.take(other, job(1))
-    await asyncio.sleep(0.01)
+    await turns()
     intake.forget(range(SLOTS))
     intake.take(other, job(1))
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0, 0, 1, 1], "the slot was given up in between"
