@@ -20,7 +20,7 @@ from penstock.clique import (
     Undecodable,
 )
 from penstock.clique.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from tests.clique.world import LEASE_MS, WAIT_S, World, asynchronous, check_all, crash, until
+from tests.clique.world import LEASE_MS, WAIT_S, World, asynchronous, check_all, crash, turns, until
 
 
 class Mailbox:
@@ -96,7 +96,8 @@ async def test_no_more_handlers_run_at_once_than_allowed(world: World) -> None:
         clique = world.recorder("w1", count, concurrency=3)
         await world.started(clique)
         await world.publish(clique, range(30), keys=30)
-        await until(lambda: running == 3 and clique.status().in_flight == 30)
+        await until(lambda: running == 3)
+        await turns()
         may_end.set()
         await world.log.wait_for_numbers(range(30))
     assert most == 3

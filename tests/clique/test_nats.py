@@ -11,6 +11,7 @@ import pytest
 from penstock.client.errors import Unreachable
 from penstock.clique import Clique, CliqueError, Message, OverLimit, RecordCodec, Slot, nats_carrier
 from penstock.clique.nats_carrier import BUCKET, NatsPubSub
+from penstock.clique.pubsub import Delivery
 from tests.clique.nats_server import NatsServer
 from tests.clique.world import WAIT_S, World, asynchronous, check_all, until
 from tests.ports import free_port
@@ -47,10 +48,35 @@ async def test_programs_of_nats_hear_what_a_clique_publishes(nats_server: NatsSe
     ):
         subscription = await other.subscribe(stream)
         await other.flush()
+        await other.flush()  # the first ping may have overtaken the subscription
         await clique.publish(stream, b"plain bytes")
         assert (await subscription.next_msg(timeout=WAIT_S)).data == b"plain bytes"
         with pytest.raises(CliqueError, match="RecordCodec carries no key"):
             await clique.publish(stream, b"...", key=b"alice")
+
+
+@asynchronous
+async def test_a_message_that_is_published_right_after_a_subscription_arrives(
+    nats_server: NatsServer, unique
+) -> None:
+    """Often, because the client of NATS lets its ping overtake a subscription now and then."""
+    subject = unique("orders")
+    ours, theirs = NatsPubSub(nats_server.address), NatsPubSub(nats_server.address)
+    await ours.connect()
+    await theirs.connect()
+    for number in range(300):
+        arrived = asyncio.Event()
+
+        async def note(delivery: Delivery, arrived: asyncio.Event = arrived) -> None:
+            arrived.set()
+
+        subscription = await ours.subscribe(f"{subject}.{number}", note, "group")
+        await theirs.publish(f"{subject}.{number}", b"...")
+        async with asyncio.timeout(WAIT_S):
+            await arrived.wait()
+        await subscription.unsubscribe()
+    await ours.close()
+    await theirs.close()
 
 
 @asynchronous
