@@ -288,3 +288,56 @@ def test_a_long_poll_ends_with_its_permission(broker: Broker, admin: AdminClient
     forbid(admin, "bob", ResourceType.GROUP, group)
     waiting.join(PATIENCE_SECONDS)
     assert code(answers[0]) == (403, "group_authorization_failed")
+
+
+# --- queues that name their users
+
+
+def rules_of(admin: AdminClient, name: str) -> set[tuple[str, str, str]]:
+    wanted = AclBindingFilter(
+        ResourceType.ANY,
+        name,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    found = admin.describe_acls(wanted).result(PATIENCE_SECONDS)
+    return {(one.restype.name, one.principal, one.operation.name) for one in found}
+
+
+def test_a_queue_names_who_may_produce_and_consume(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    queue = unique("queue")
+    body = {"queue": queue, "point_to_point": True, "producers": ["alice"], "consumers": ["User:bob"]}
+    assert code(ask(broker, "/v1/queues", basic("alice"), "POST", body))[0] == 403
+    assert ask(broker, "/v1/queues", basic("admin"), "POST", body)[0] == 201
+    assert rules_of(admin, queue) == {
+        ("TOPIC", "User:alice", "WRITE"),
+        ("TOPIC", "User:bob", "READ"),
+        ("GROUP", "User:bob", "READ"),
+    }
+    records = {"records": [{"value": "a job"}]}
+    path = f"/v1/topics/{queue}/records"
+    assert code(ask(broker, path, basic("bob"), "POST", records))[0] == 403
+    assert ask(broker, path, basic("alice"), "POST", records)[0] == 200
+    receive = f"/v1/queues/{queue}/receive"
+    assert code(ask(broker, receive, basic("alice"), "POST", {"wait_ms": 0}))[0] == 403
+    status, received, _ = ask(broker, receive, basic("bob"), "POST", {"wait_ms": 10_000})
+    assert status == 200
+    assert [job["value"] for job in received["jobs"]] == ["a job"]
+
+
+def test_a_queue_with_a_wrong_principal_is_not_created(broker: Broker, unique: Unique) -> None:
+    body = {"queue": unique("queue"), "producers": ["Robot:x"]}
+    answer = ask(broker, "/v1/queues", basic("admin"), "POST", body)
+    assert (answer[0], answer[1]["error"]["field"]) == (400, "producers")
+    assert ask(broker, f"/v1/queues/{body['queue']}", basic("admin"))[0] == 404
+
+
+def test_names_mean_nothing_where_no_login_is_required(unique: Unique) -> None:
+    with Broker() as broker:
+        answer = ask(broker, "/v1/queues", {}, "POST", {"queue": unique("queue"), "consumers": ["bob"]})
+    assert code(answer) == (409, "security_disabled")
