@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import ssl
 import threading
 import urllib.request
 from pathlib import Path
@@ -122,3 +123,23 @@ def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
         assert [f"{line.name}: {line.message}" for line in caplog.records] == []
     finally:
         access.removeHandler(handler)
+
+
+def test_a_broker_with_tls_has_certificates_that_end_with_it() -> None:
+    with Broker(tls=True) as broker:
+        ca = Path(broker.tls_ca_file or "")
+        assert AdminClient(broker.client_settings()).list_topics(timeout=20).brokers
+        assert broker.http_url.startswith("https://")
+        context = ssl.create_default_context(cafile=str(ca))
+        with urllib.request.urlopen(f"{broker.http_url}/ready", context=context, timeout=20) as answer:
+            assert answer.status == 200
+    assert not ca.exists()
+
+
+def test_a_broker_without_tls_names_no_authority(broker: Broker) -> None:
+    assert broker.tls_ca_file is None
+    assert broker.client_settings() == {"bootstrap.servers": broker.bootstrap_servers}
+
+
+def test_the_pytest_plugin_has_a_broker_with_tls(penstock_tls_broker: Broker) -> None:
+    assert AdminClient(penstock_tls_broker.client_settings()).list_topics(timeout=PATIENCE_SECONDS).brokers

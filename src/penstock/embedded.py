@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 import uvloop
@@ -27,6 +28,7 @@ class Broker:
     Broker(num_partitions=3)                partitions of topics that are created on first use
     Broker(topic_defaults={"retention.ms": "60000"})
     Broker(users={"admin": "secret", "alice": "also secret"})     clients must log in
+    Broker(tls=True)                        TLS on both ports, with certificates that are thrown away in the end
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class Broker:
         share_groups: ShareGroupSettings | None = None,
         limits: Limits | None = None,
         disk: Disk | None = None,
+        tls: bool = False,
         users: Mapping[str, str] | None = None,
         super_users: Sequence[str] = ("admin",),
     ) -> None:
         """`users`: names and passwords. With it, clients must log in and may do only what an access rule allows;
         `super_users` may do everything. `status_topic` names a topic for the status log; without it there is none.
         `disk` replaces the file system, so that a test can make it fail."""
+        self._certificates = _ThrowAwayCertificates() if tls else None
         config = NodeConfig(
             node_id=node_id,
             memory=data_dir is None,
@@ -63,11 +67,17 @@ class Broker:
             groups=groups or GroupSettings(),
             share_groups=share_groups or ShareGroupSettings(),
             limits=limits or Limits(),
+            tls_cert=self._certificates.cert if self._certificates else None,
+            tls_key=self._certificates.key if self._certificates else None,
             require_login=users is not None,
             super_users=tuple(f"User:{name}" for name in super_users),
         )
         self._thread = _BrokerThread(config, disk, users)
-        self._thread.start_and_wait()
+        try:
+            self._thread.start_and_wait()
+        except BaseException:
+            self._throw_away()
+            raise
 
     def __repr__(self) -> str:
         http = self._thread.service.http_url
@@ -94,9 +104,28 @@ class Broker:
             )
         return url
 
+    @property
+    def tls_ca_file(self) -> str | None:
+        """The authority that clients of a broker with `tls=True` must trust, a PEM file; None without TLS."""
+        return self._certificates.ca if self._certificates is not None else None
+
+    def client_settings(self) -> dict[str, str]:
+        """What a client that is built on librdkafka needs to connect: `Producer(broker.client_settings())`."""
+        settings = {"bootstrap.servers": self.bootstrap_servers}
+        if self._certificates is not None:
+            settings |= {"security.protocol": "ssl", "ssl.ca.location": self._certificates.ca}
+        return settings
+
     def close(self) -> None:
         """Flushes, closes every connection and file, and ends the thread. Calling it twice is fine."""
-        self._thread.stop_and_wait()
+        try:
+            self._thread.stop_and_wait()
+        finally:
+            self._throw_away()
+
+    def _throw_away(self) -> None:
+        if self._certificates is not None:
+            self._certificates.remove()
 
     def __enter__(self) -> Self:
         return self
@@ -105,10 +134,27 @@ class Broker:
         self.close()
 
 
+class _ThrowAwayCertificates:
+    """Of a broker with `tls=True`, in a folder that ends with it."""
+
+    def __init__(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from penstock.node.tls.dev_certificates import LOCAL_HOSTS, DevCertificates
+
+        self._folder = TemporaryDirectory(prefix="penstock-certs-")
+        made = DevCertificates(Path(self._folder.name))
+        cert, key = made.issue("broker", common_name="broker", hosts=LOCAL_HOSTS)
+        self.ca, self.cert, self.key = str(made.ca), str(cert), str(key)
+
+    def remove(self) -> None:
+        self._folder.cleanup()
+
+
 class _BrokerThread:
     """The thread with the event loop of the service."""
 
-    def __init__(self, config: NodeConfig, disk: Disk | None, users: Mapping[str, str] | None) -> None:
+    def __init__(self, config: NodeConfig, disk: Disk | None, users: Mapping[str, str] | None = None) -> None:
         self._config = config.validate()
         self._disk = disk
         self._users = users

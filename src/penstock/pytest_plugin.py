@@ -24,6 +24,15 @@ def penstock_broker() -> "Iterator[Broker]":
         yield broker
 
 
+@pytest.fixture(scope="session")
+def penstock_tls_broker() -> "Iterator[Broker]":
+    """The same with TLS on both ports: `.client_settings()` and `.tls_ca_file` are for clients."""
+    from penstock.embedded import Broker
+
+    with Broker(tls=True) as broker:
+        yield broker
+
+
 @pytest.fixture
 def penstock_topic(penstock_broker: "Broker") -> str:
     """The name of a fresh topic with one partition, ready for use."""

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from penstock.node.membership.links import Links, MakeLinks
     from penstock.node.membership.network import Network
     from penstock.node.peers import PeerHello, TransportEvents
+    from penstock.node.peers.encryption import PeerEncryption
     from penstock.node.status.status_log import StatusLog
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
+HTTP_TLS_FIELD = "tls of the HTTP port"
 DECLARE_SECONDS = 10.0
 """How long a node that is ready waits for the topics and queues of its config file. They may need other nodes."""
 
@@ -75,6 +77,7 @@ class Service:
         """Without a cluster, the node serves when this returns; in a cluster, `wait_ready` tells when. Ports are bound
         first: a port in use must not cost a recovery."""
         try:
+            self._check_tls()
             self._bind_kafka()
             links = self._bind_cluster() if self.config.cluster is not None else None
             if self.config.http is not None:
@@ -145,6 +148,17 @@ class Service:
             declarations = Declarations(self.node, self.config.topics, self.config.queues)
             self._declaring = asyncio.get_running_loop().create_task(declarations.run())
 
+    def _check_tls(self) -> None:
+        """Certificates that cannot be used must not cost a recovery either, nor be found by the first HTTP client."""
+        ports = [(f"tls of listener {one.name}", one.tls) for one in self.listeners if one.tls is not None]
+        if self.config.http is not None and self.config.http_encryption is not None:
+            ports.append((HTTP_TLS_FIELD, self.config.http_encryption))
+        if ports:
+            from penstock.node.tls import check_client_port
+
+            for field, settings in ports:
+                check_client_port(field, settings)
+
     def _bind_kafka(self) -> None:
         bound = []
         for listener in self.listeners:
@@ -171,6 +185,7 @@ class Service:
 
         assert self.config.cluster is not None
         key = read_cluster_key(self.config.cluster_key_file)
+        encryption = self._peer_encryption()
         listening = self._cluster_socket = _listen(self.config.cluster, "cluster")
         bind = self.cluster_address = _bound(listening, self.config.cluster)
         settings, limits, random = self.config.replication, self.config.limits, Random()
@@ -184,6 +199,7 @@ class Service:
                 silence_ms=settings.peer_silence_ms,
                 urgent_kinds={frame_kinds.BEAT},
                 random=random,
+                encryption=encryption,
             )
             return BoundNetwork(network, listening)
 
@@ -201,6 +217,13 @@ class Service:
             )
 
         return make_links
+
+    def _peer_encryption(self) -> "PeerEncryption | None":
+        if self.config.inter_node_tls is None:
+            return None
+        from penstock.node.peers.encryption import PeerEncryption
+
+        return PeerEncryption(self.config.inter_node_tls, self.config.limits)
 
     async def stop(self) -> None:
         """Hands over the partitions that the node leads, stops accepting requests, flushes, closes. Safe after a failed

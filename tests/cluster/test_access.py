@@ -1,278 +1,131 @@
-"""Users, API tokens, access rules, roles and grants, as part of the cluster's metadata."""
-
-from collections.abc import Sequence
+"""Users and access rules, as part of the cluster's metadata."""
 
 import pytest
 
-from penstock.cluster import ClusterState, MetadataRecord, access_decisions, decode_record, encode_record
-from penstock.cluster.role_decisions import delete_role, grant_role, put_role, revoke_role
+from penstock.cluster import ClusterState, access_decisions, decode_record, encode_record
+from penstock.cluster.access_decisions import CredentialChange
 from penstock.config import Limits
 from penstock.errors import ErrorCode
 from penstock.security.acls import AclBinding, PatternType, Permission
-from penstock.security.credentials import SCRAM_MECHANISMS, ScramCredential, make_credential
-from penstock.security.roles import BUILT_IN_ROLES, Role, RoleGrant, RolePermission
-from penstock.security.tokens import TOKEN_RANDOM_BYTES, ApiToken, make_token
+from penstock.security.credentials import ScramCredential, ScramMechanism, make_credential
 from penstock.types import Operation, ResourceType
 from tests.cluster.clusters import apply, refused
 
-LIMITS = Limits(max_users=2, max_acls=10, max_tokens=3, max_tokens_per_user=2, max_roles=2, max_role_grants=3)
-TOPIC, READ, WRITE = ResourceType.TOPIC, Operation.READ, Operation.WRITE
-PASSWORDS = {
-    mechanism.sasl_name: make_credential("correct horse", b"0123456789abcdef", 4096, mechanism)
-    for mechanism in SCRAM_MECHANISMS
-}
-READER = RoleGrant("reader", "User:alice")
-PURGER = Role("purger", (RolePermission(TOPIC, (Operation.DELETE,)),))
+SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
+LIMITS = Limits(max_users=2, max_acls=3)
+SALT = b"0123456789abcdef"
+
+
+def credential(password: str = "secret", mechanism: ScramMechanism = SHA_256) -> ScramCredential:
+    return make_credential(password, SALT, 4096, mechanism)
+
+
+def change(user: str, value: ScramCredential | None, mechanism: ScramMechanism = SHA_256) -> CredentialChange:
+    return CredentialChange(user=user, mechanism=mechanism, credential=value)
+
+
+def alter(state: ClusterState, *changes: CredentialChange) -> None:
+    assert apply(state, access_decisions.alter_credentials(state, changes, LIMITS)) == set()
+
+
+def rule(name: str, operation: Operation = Operation.READ) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC, name, PatternType.LITERAL, "User:alice", "*", operation, Permission.ALLOW
+    )
+
+
+def may_read(state: ClusterState, topic: str) -> bool:
+    return state.access.authorizer.allows(
+        ("User:alice",), "127.0.0.1", Operation.READ, ResourceType.TOPIC, topic
+    )
 
 
 @pytest.fixture
 def state() -> ClusterState:
-    """Alice and Bob exist."""
-    state = ClusterState(node_id=1)
-    for user in ("alice", "bob"):
-        change(state, access_decisions.create_user(state, user, PASSWORDS, LIMITS))
-    return state
+    return ClusterState(node_id=1)
 
 
-def change(state: ClusterState, records: Sequence[MetadataRecord]) -> None:
-    """As nodes do it: the records come from the log, and may be applied twice."""
-    read = [decode_record(encode_record(record)) for record in records]
-    assert apply(state, read + read) == set(), "no topic is touched"
+def test_a_user_has_one_credential_for_each_mechanism_until_the_last_is_deleted(state: ClusterState) -> None:
+    alter(state, change("alice", credential()), change("alice", credential(mechanism=SHA_512), SHA_512))
+    assert state.access.credential("alice", SHA_256) == credential()
+    alter(state, change("alice", None))
+    assert state.access.credential("alice", SHA_256) is None
+    assert "alice" in state.access.users
+    alter(state, change("alice", None, SHA_512))
+    assert "alice" not in state.access.users
 
 
-def token(number: int, user: str = "alice", *, now: int = 1000, expires: int | None = None) -> ApiToken:
-    return make_token(bytes([number]) * TOKEN_RANDOM_BYTES, user, now, expires)[1]
+def test_a_password_that_does_not_exist_cannot_be_deleted(state: ClusterState) -> None:
+    with refused(ErrorCode.RESOURCE_NOT_FOUND, "has no password"):
+        access_decisions.alter_credentials(state, [change("alice", None)], LIMITS)
 
 
-def add_token(state: ClusterState, added: ApiToken) -> None:
-    change(state, access_decisions.create_token(state, added, LIMITS))
+@pytest.mark.parametrize("name", ["", "*", "ANONYMOUS", "a\nb", "x" * 2000])
+def test_names_that_mean_something_else_are_no_users(state: ClusterState, name: str) -> None:
+    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "user's name"):
+        access_decisions.alter_credentials(state, [change(name, credential())], LIMITS)
 
 
-def rule(name: str, principal: str = "User:alice") -> AclBinding:
-    return AclBinding(TOPIC, name, PatternType.LITERAL, principal, "*", READ, Permission.ALLOW)
-
-
-def allows(state: ClusterState, operation: Operation, topic: str = "orders", user: str = "alice") -> bool:
-    return state.access.authorizer.allows([f"User:{user}"], "127.0.0.1", operation, TOPIC, topic)
-
-
-def reason(state: ClusterState, operation: Operation, topic: str = "orders") -> str:
-    return state.access.authorizer.explain(["User:alice"], "127.0.0.1", operation, TOPIC, topic).reason
-
-
-def give(state: ClusterState, *grants: RoleGrant) -> None:
-    for grant in grants:
-        change(state, grant_role(state, grant, LIMITS))
-
-
-# --- users
-
-
-def test_a_user_is_created_once(state: ClusterState) -> None:
-    with refused(ErrorCode.DUPLICATE_RESOURCE, "a user 'alice' already"):
-        access_decisions.create_user(state, "alice", PASSWORDS, Limits())
-
-
-def test_users_are_limited(state: ClusterState) -> None:
+def test_there_are_at_most_so_many_users(state: ClusterState) -> None:
+    alter(state, change("alice", credential()))
+    alter(state, change("bob", credential()))
     with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "limits.max_users"):
-        access_decisions.create_user(state, "carol", PASSWORDS, LIMITS)
+        access_decisions.alter_credentials(state, [change("carol", credential())], LIMITS)
+    alter(state, change("bob", credential("another")))  # one that exists may change
 
 
-@pytest.mark.parametrize("name", ["", "*", "ANONYMOUS", "a:b", " alice", "x" * 257])
-def test_a_name_that_could_not_log_in_is_refused(state: ClusterState, name: str) -> None:
-    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "name"):
-        access_decisions.create_user(state, name, PASSWORDS, Limits())
+def test_rules_apply_from_when_they_are_created_until_they_are_deleted(state: ClusterState) -> None:
+    before = state.access.authorizer
+    apply(state, access_decisions.create_acls(state, [rule("orders"), rule("orders")], LIMITS))
+    assert state.access.authorizer is not before
+    assert may_read(state, "orders")
+    assert access_decisions.create_acls(state, [rule("orders")], LIMITS) == []
+    apply(state, access_decisions.delete_acls(state, [rule("orders"), rule("others")]))
+    assert not may_read(state, "orders")
+    assert state.access.acls == frozenset()
 
 
-def test_a_password_is_set_for_users_that_exist(state: ClusterState) -> None:
-    other: dict[str, ScramCredential] = {"SCRAM-SHA-256": PASSWORDS["SCRAM-SHA-256"]}
-    change(state, access_decisions.set_passwords(state, "alice", other))
-    assert state.access.users["alice"] == other
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "no user 'carol'"):
-        access_decisions.set_passwords(state, "carol", other)
+def test_there_are_at_most_so_many_rules(state: ClusterState) -> None:
+    apply(state, access_decisions.create_acls(state, map(rule, "abc"), LIMITS))
+    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_acls is 3"):
+        access_decisions.create_acls(state, [rule("d")], LIMITS)
+    assert access_decisions.create_acls(state, [rule("a")], LIMITS) == []
 
 
-def test_a_deleted_user_takes_its_tokens_along_and_leaves_rules_and_grants(state: ClusterState) -> None:
-    add_token(state, token(1))
-    add_token(state, token(2, "bob"))
-    change(state, access_decisions.create_acls(state, [rule("orders")], LIMITS))
-    give(state, READER)
-    change(state, access_decisions.delete_user(state, "alice"))
-    assert list(state.access.users) == ["bob"]
-    assert [left.user for left in state.access.tokens.values()] == ["bob"]
-    assert state.access.has_acl(rule("orders"))
-    assert list(state.access.grants) == [READER]
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "no user 'alice'"):
-        access_decisions.delete_user(state, "alice")
+def test_the_first_users_are_made_once(state: ClusterState) -> None:
+    users = {"admin": {"SCRAM-SHA-256": credential()}}
+    apply(state, access_decisions.create_first_users(state, users, b"secret"))
+    assert state.access.login_secret == b"secret"
+    assert access_decisions.create_first_users(state, users, b"another") == []
 
 
-# --- tokens
-
-
-def test_tokens_belong_to_users_that_exist(state: ClusterState) -> None:
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "no user 'carol'"):
-        add_token(state, token(1, "carol"))
-
-
-def test_a_token_is_revoked_by_its_user_and_its_id(state: ClusterState) -> None:
-    mine = token(1)
-    add_token(state, mine)
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "'bob' has no API token"):
-        access_decisions.revoke_token(state, "bob", mine.token_id)
-    change(state, access_decisions.revoke_token(state, "alice", mine.token_id))
-    assert state.access.tokens == {}
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "'alice' has no API token"):
-        access_decisions.revoke_token(state, "alice", mine.token_id)
-
-
-def test_the_tokens_of_a_user_are_limited_and_expired_ones_make_room(state: ClusterState) -> None:
-    add_token(state, token(1, expires=2000))
-    add_token(state, token(2))
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_tokens_per_user"):
-        add_token(state, token(3, now=1999))
-    add_token(state, token(3, now=2000))
-    assert [left.token_id for left in state.access.tokens_of("alice")] == [
-        token(number).token_id for number in (2, 3)
-    ]
-
-
-def test_the_tokens_of_the_cluster_are_limited(state: ClusterState) -> None:
-    for number, user in enumerate(["alice", "alice", "bob"]):
-        add_token(state, token(number, user))
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_tokens allows"):
-        add_token(state, token(3, "bob"))
-
-
-# --- roles
-
-
-def test_a_grant_allows_what_its_role_does_and_the_explanation_names_the_role(state: ClusterState) -> None:
-    assert not allows(state, READ)
-    give(state, READER)
-    assert allows(state, READ)
-    assert not allows(state, WRITE)
-    assert not allows(state, READ, user="bob")
-    assert "(role reader)" in reason(state, READ)
-    change(state, revoke_role(state, READER))
-    assert not allows(state, READ)
-    assert state.access.authorizer.explain(["User:alice"], "", READ, TOPIC, "orders").rule is None
-
-
-def test_grants_for_patterns_are_separate_from_those_for_everything(state: ClusterState) -> None:
-    orders = RoleGrant("reader", "User:alice", "orders.", PatternType.PREFIXED)
-    give(state, READER, orders)
-    change(state, revoke_role(state, READER))
-    assert allows(state, READ, "orders.eu")
-    assert not allows(state, READ, "payments")
-    assert "role reader for prefix 'orders.'" in reason(state, READ, "orders.eu")
-    with refused(ErrorCode.RESOURCE_NOT_FOUND, "no such grant"):
-        revoke_role(state, READER)
-
-
-def test_a_rule_of_its_own_and_the_same_rule_of_a_role_end_one_by_one(state: ClusterState) -> None:
-    change(state, access_decisions.create_acls(state, [rule("*")], LIMITS))
-    give(state, READER)
-    change(state, access_decisions.delete_acls(state, [rule("*")]))
-    assert allows(state, READ)
-    change(state, revoke_role(state, READER))
-    assert not allows(state, READ)
-
-
-def test_a_grant_that_exists_is_not_written_again(state: ClusterState) -> None:
-    give(state, READER)
-    assert grant_role(state, READER, LIMITS) == []
-
-
-def test_the_grants_of_a_role_change_with_it(state: ClusterState) -> None:
-    change(state, put_role(state, PURGER, LIMITS))
-    give(state, RoleGrant("purger", "User:alice"))
-    assert allows(state, Operation.DELETE)
-    change(state, put_role(state, Role("purger", (RolePermission(TOPIC, (WRITE,)),)), LIMITS))
-    assert allows(state, WRITE)
-    assert not allows(state, Operation.DELETE)
-
-
-def test_a_role_that_somebody_has_is_not_deleted(state: ClusterState) -> None:
-    change(state, put_role(state, PURGER, LIMITS))
-    mine = RoleGrant("purger", "User:alice")
-    give(state, mine)
-    with refused(ErrorCode.POLICY_VIOLATION, "1 grants: revoke them first"):
-        delete_role(state, "purger")
-    change(state, revoke_role(state, mine))
-    change(state, delete_role(state, "purger"))
-    assert state.access.roles == {}
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN_ROLES))
-def test_built_in_roles_stay_as_they_are(state: ClusterState, name: str) -> None:
-    with refused(ErrorCode.INVALID_REQUEST, "built in"):
-        put_role(state, Role(name, PURGER.permissions), LIMITS)
-    with refused(ErrorCode.INVALID_REQUEST, "built in"):
-        delete_role(state, name)
-
-
-def test_a_role_that_does_not_exist_is_neither_granted_nor_deleted(state: ClusterState) -> None:
-    for ask in (
-        lambda: grant_role(state, RoleGrant("boss", "User:alice"), LIMITS),
-        lambda: delete_role(state, "boss"),
-    ):
-        with refused(ErrorCode.RESOURCE_NOT_FOUND, "no role 'boss'"):
-            ask()
-
-
-def test_roles_are_limited_and_those_that_exist_can_change(state: ClusterState) -> None:
-    for name in ("one", "two"):
-        change(state, put_role(state, Role(name, PURGER.permissions), LIMITS))
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_roles"):
-        put_role(state, Role("three", PURGER.permissions), LIMITS)
-    assert put_role(state, Role("two", PURGER.permissions), LIMITS)
-
-
-def test_grants_are_limited(state: ClusterState) -> None:
-    change(state, put_role(state, PURGER, LIMITS))
-    give(state, *(RoleGrant("purger", f"User:u{number}") for number in range(3)))
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_role_grants"):
-        grant_role(state, READER, LIMITS)
-
-
-def test_rules_that_grants_make_count_for_the_limit_of_rules(state: ClusterState) -> None:
-    give(state, READER)
-    assert state.access.rule_count == 3
-    change(state, access_decisions.create_acls(state, map(rule, "abcdefg"), LIMITS))
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_acls is 10"):
-        access_decisions.create_acls(state, [rule("h")], LIMITS)
-    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_acls is 10"):
-        grant_role(state, RoleGrant("writer", "User:alice"), LIMITS)
-
-
-def test_a_role_does_not_grow_past_the_limit_of_rules(state: ClusterState) -> None:
-    change(state, put_role(state, PURGER, LIMITS))
-    give(state, *(RoleGrant("purger", f"User:u{number}") for number in range(3)))
-    operations = (READ, WRITE, Operation.ALTER, Operation.DELETE)
-    with refused(ErrorCode.POLICY_VIOLATION, "would get 9 more"):
-        put_role(state, Role("purger", (RolePermission(TOPIC, operations),)), LIMITS)
-
-
-# --- snapshots
-
-
-def test_a_snapshot_restores_tokens_roles_and_grants(state: ClusterState) -> None:
-    add_token(state, token(1))
-    change(state, put_role(state, PURGER, LIMITS))
-    give(state, READER, RoleGrant("purger", "User:alice", "tmp.", PatternType.PREFIXED))
+def test_a_snapshot_has_all_of_it_and_other_parts_keep_their_reference(state: ClusterState) -> None:
+    alter(state, change("alice", credential()))
+    apply(state, access_decisions.create_acls(state, [rule("orders")], LIMITS))
+    state.access.login_secret = b"secret"
     other = ClusterState(node_id=2)
-    other.access.change_grants([RoleGrant("admin", "User:mallory")], [])
+    held, version = other.access, other.access.version
     other.apply(decode_record(encode_record(state.snapshot())))
-    assert other.access.snapshot() == state.access.snapshot()
-    assert allows(other, READ)
-    assert allows(other, Operation.DELETE, "tmp.1")
-    assert not allows(other, READ, user="mallory")
+    assert held is other.access
+    assert held.version > version
+    assert (held.users, held.acls, held.login_secret) == (
+        state.access.users,
+        state.access.acls,
+        state.access.login_secret,
+    )
+    assert may_read(other, "orders")
 
 
-def test_a_copy_changes_alone(state: ClusterState) -> None:
+def test_a_copy_changes_for_itself(state: ClusterState) -> None:
     copy = state.copy()
-    add_token(copy, token(1))
-    give(copy, READER)
-    assert state.access.tokens == {}
-    assert not allows(state, READ)
-    assert allows(copy, READ)
+    alter(copy, change("alice", credential()))
+    apply(copy, access_decisions.create_acls(copy, [rule("orders")], LIMITS))
+    assert not state.access.users
+    assert not may_read(state, "orders")
+
+
+def test_no_text_of_a_user_shows_its_keys(state: ClusterState) -> None:
+    alter(state, change("alice", credential()))
+    shown = repr(state.access.users) + repr(state.snapshot())
+    assert credential().stored_key.hex() not in shown
+    assert repr(credential().stored_key) not in shown

@@ -192,7 +192,19 @@ def test_a_node_s_layout_on_disk_is_the_documented_one() -> None:
     record = NodeRegistered(
         node_id=1, incarnation=5, kafka=Endpoint("h", 1), cluster=Endpoint("h", 2), rack="a", version="v"
     )
-    assert msgspec.msgpack.decode(encode_record(record)) == [8, 1, 5, ["h", 1], ["h", 2], None, "a", "v"]
+    assert msgspec.msgpack.decode(encode_record(record)) == [
+        8,
+        1,
+        5,
+        ["h", 1],
+        ["h", 2],
+        None,
+        "a",
+        "v",
+        {},
+        False,
+    ]
+    assert decode_record(msgspec.msgpack.encode([8, 1, 5, ["h", 1], ["h", 2], None, "a", "v"])) == record
     moved = PartitionMoved(topic_id=UUID(int=1), partition=0, replicas=[1, 2], incarnations=[5, 6], index=9)
     assert msgspec.msgpack.decode(encode_record(moved)) == [14, UUID(int=1).bytes, 0, [1, 2], [5, 6], 9]
 

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.node.peers.handshake import MAGIC
 from penstock.swim import Endpoint, MemberMeta
-from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, Seal, encode_message, pack
+from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, encode_message, pack
+from penstock.swim.seal import Seal
 from penstock.types import NodeId, Replica
 from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, settings
@@ -23,6 +24,7 @@ from tests.ports import free_port
 
 TOPIC = "payments"
 SOME = 50
+SALT = bytes(16)
 KEY, OTHER_KEY = "a" * 64, "b" * 64
 
 
@@ -105,7 +107,7 @@ def forged_news(key: bytes | None) -> bytes:
     elsewhere = Endpoint("127.0.0.1", free_port())
     news = Alive(7, MemberMeta(node=1, folder_incarnation=7, cluster=elsewhere, kafka=elsewhere))
     sender = Replica(NodeId(1), 7)
-    return Seal(key).close(Envelope("", sender, ANY_RECEIVER, 2**60, 1, pack([encode_message(news)])))
+    return Seal(key, SALT).close(Envelope("", sender, ANY_RECEIVER, 2**60, 1, pack([encode_message(news)])))
 
 
 def test_a_node_with_another_key_is_refused_and_both_logs_say_so(

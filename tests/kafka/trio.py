@@ -50,7 +50,9 @@ class Trio:
         groups: GroupSettings | None = None,
         *,
         status_topic: str = "",
+        settings: dict[str, Any] | None = None,
     ) -> None:
+        """`settings`: more of NodeConfig, for all nodes."""
         ports = free_ports(6)
         seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
         self._configs = {
@@ -65,6 +67,7 @@ class Trio:
                 rack=f"rack-{node_id}",
                 replication=replication,
                 groups=groups or GroupSettings(offsets_topic_partitions=3),
+                **(settings or {}),
             )
             for node_id in (1, 2, 3)
         }

@@ -24,14 +24,14 @@ from penstock.swim.packets import (
     Alive,
     Envelope,
     Message,
-    Seal,
     Table,
     decode_messages,
     encode_message,
     pack,
 )
+from penstock.swim.seal import Seal
 from penstock.types import NodeId, Replica
-from tests.swim.simulated_cluster import KEY, meta, replica
+from tests.swim.simulated_cluster import KEY, SALT, meta, replica
 
 T = TypeVar("T")
 ME = replica(1)
@@ -59,12 +59,13 @@ class CoreHarness:
         key: bytes | None = KEY,
     ) -> None:
         self.now = 100.0
-        self.seal = Seal(key)
+        self.seal = Seal(key, SALT)
         self.core = Swim(
             meta=about or meta(1),
             last_incarnation=last_incarnation,
             epoch=epoch,
             key=key,
+            salt=bytes(16),
             settings=settings or SwimSettings(),
             random=Random(7),
             now=self.now,

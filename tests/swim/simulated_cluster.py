@@ -27,6 +27,7 @@ from penstock.swim import (
 from penstock.types import NodeId, Replica
 
 KEY = b"the cluster's own key"
+SALT = bytes(range(16))
 
 
 def meta(node: int, folder: int = 0, **about: object) -> MemberMeta:
@@ -78,6 +79,7 @@ class Host:
             last_incarnation=self.saved_incarnation,
             epoch=self.boots,
             key=self.key,
+            salt=self.chance.getrandbits(128).to_bytes(16, "big"),
             settings=self.settings,
             random=self.chance,
             now=now,

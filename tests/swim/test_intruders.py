@@ -2,11 +2,12 @@
 
 from random import Random
 
-from penstock.swim import Endpoint, Refusal, Refused, Session, State, SwimSettings
-from penstock.swim.packets import ANY_RECEIVER, Alive, Dead, Ping, Seal, Suspect
+from penstock.swim import Endpoint, Refusal, Refused, SendPacket, Session, State, SwimSettings
+from penstock.swim.packets import ANY_RECEIVER, Ack, Alive, Dead, Ping, Suspect
+from penstock.swim.seal import Seal
 from penstock.types import NodeId
-from tests.swim.core_harness import ME, CoreHarness
-from tests.swim.simulated_cluster import SimulatedCluster, meta, replica
+from tests.swim.core_harness import ME, CoreHarness, only
+from tests.swim.simulated_cluster import SALT, SimulatedCluster, meta, replica
 
 ATTACKER = Endpoint("192.0.2.66", 666)
 
@@ -43,9 +44,9 @@ def test_a_packet_from_before_the_senders_restart_is_not_taken() -> None:
 
 def test_packets_without_the_key_are_refused() -> None:
     harness = CoreHarness().knows(2)
-    harness.seal = Seal(b"guessed")
+    harness.seal = Seal(b"guessed", SALT)
     harness.says(2, Dead(0, replica(2)), Suspect(0, ME, NodeId(2)))
-    harness.seal = Seal(None)
+    harness.seal = Seal(None, SALT)
     harness.says(2, Dead(0, replica(2)), Alive(0, meta(9)))
     assert harness.state(2) is State.ALIVE
     assert harness.state(9) is None
@@ -73,7 +74,9 @@ def test_random_bytes_never_disturb_a_node_with_or_without_a_key() -> None:
     for key in (b"key", None):
         harness = CoreHarness(key=key)
         for _ in range(3000):
-            packet = bytes((1, 1 if key else 0)) + random.randbytes(random.randint(0, 100))
+            packet = bytes((1, random.choice((1, 2)) if key else 0)) + random.randbytes(
+                random.randint(0, 100)
+            )
             assert harness.arrives(packet, ATTACKER) == []
         assert list(harness.core.members) == [ME]
 
@@ -93,6 +96,32 @@ def test_replaying_all_recorded_packets_changes_nothing() -> None:
             host.core.step(cluster.now, ATTACKER, packet)
     assert {host.meta.node: dict(host.core.members) for host in cluster.up} == before
     assert len(cluster.beliefs) == known
+
+
+def test_packets_in_any_order_and_repeated_are_each_accepted_once() -> None:
+    harness = CoreHarness().knows(3)
+    packets = [harness.seal_packet(replica(3), Ping(number)) for number in range(100)]
+    arriving = packets * 3
+    Random(5).shuffle(arriving)
+    answers = [said for packet in arriving for said in harness.arrives(packet)]
+    assert sorted(ack.number for ack in only(Ack, answers)) == list(range(100))
+    assert harness.core.refused[Refusal.REPLAYED] == 200
+
+
+def test_all_packets_are_encrypted_but_those_to_a_connected_node_of_the_version_before() -> None:
+    harness = CoreHarness().knows(2, 3)
+    harness.core.connected(harness.now, NodeId(3), Session(replica(3), 1), decrypts=False)
+    harness.says(2, Ping(1))
+    harness.says(3, Ping(1))
+    assert kinds_sent(harness) == [b"\x01\x02", b"\x01\x01"]
+    harness.core.connected(harness.now, NodeId(3), Session(replica(3), 2), decrypts=True)
+    harness.says(3, Ping(2), epoch=2, sequence=0)
+    assert kinds_sent(harness)[-1] == b"\x01\x02"
+
+
+def kinds_sent(harness: CoreHarness) -> list[bytes]:
+    """The first two bytes of each packet."""
+    return [effect.data[:2] for effect in harness.effects if isinstance(effect, SendPacket)]
 
 
 def test_the_key_is_not_needed_where_none_is_set() -> None:

@@ -40,6 +40,7 @@ COMMANDS = {
     "worker": ("penstock.cli.worker:worker", "Run the workers of an application in several processes."),
     "status": ("penstock.cli.status:status", "Show what happens on the broker."),
     "cluster": ("penstock.cli.cluster:cluster", "Run a local cluster; look after any cluster."),
+    "certs": ("penstock.cli.certs:certs", "Make certificates for local use."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run ready-made pipelines on Spark."),
     "sim": ("penstock.cli.sim:sim", "Run the cluster's code in a simulated world full of faults."),
     "completion": ("penstock.cli.completion:completion", "Print the completion script of a shell."),

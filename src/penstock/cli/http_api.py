@@ -129,7 +129,7 @@ class ClusterApi(HttpApi):
         """The cluster as a node sees it. `avoid` is a node that is about to leave and may not know it."""
         snapshot = self.ask("GET", "/v1/cluster", ClusterStatus)
         others = [
-            f"http://{node.http}"
+            f"{'https' if node.https else 'http'}://{node.http}"
             for node in snapshot.nodes
             if node.http and node.state == "alive" and node.node_id != avoid and _is_reachable(node.http)
         ]

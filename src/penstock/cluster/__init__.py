@@ -23,6 +23,7 @@ from penstock.cluster.planning import next_moves, plan_rebalance
 from penstock.cluster.quorum import metadata_voters
 from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
 from penstock.cluster.records import (
+    AclsChanged,
     Endpoint,
     GroupConfigsChanged,
     MetadataRecord,
@@ -43,6 +44,7 @@ from penstock.cluster.records import (
     TopicConfigsChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
     decode_record,
     encode_record,
 )
@@ -62,6 +64,7 @@ __all__ = [
     "METADATA_TOPIC",
     "OFFSETS_TOPIC",
     "STATE_TOPIC",
+    "AclsChanged",
     "AlterOperation",
     "Assignment",
     "ClusterState",
@@ -96,6 +99,7 @@ __all__ = [
     "TopicConfigsChanged",
     "TopicCreated",
     "TopicDeleted",
+    "UserChanged",
     "access_decisions",
     "alterations",
     "check_unclean",

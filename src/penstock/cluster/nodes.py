@@ -22,6 +22,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     http: Endpoint | None = None
     rack: str | None = None
     version: str = ""
+    listeners: dict[str, Endpoint] = {}
+    """Of Kafka clients, by name."""
+    https: bool = False
     fenced: bool = False
     decommissioning: bool = False
 
@@ -38,6 +41,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
         """The identity of this node in a group that it joins now."""
         return Replica(NodeId(self.node_id), self.incarnation)
 
+    def endpoint(self, listener: str) -> Endpoint:
+        """The address for clients that came by a listener of this name. A node that has none is told with its first."""
+        return self.listeners.get(listener, self.kafka)
+
     def as_record(self) -> NodeRegistered:
         return NodeRegistered(
             node_id=self.node_id,
@@ -47,6 +54,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
             http=self.http,
             rack=self.rack,
             version=self.version,
+            listeners=self.listeners,
+            https=self.https,
         )
 
 
@@ -59,6 +68,8 @@ def node_from(record: NodeRegistered, *, fenced: bool = False, decommissioning: 
         http=record.http,
         rack=record.rack,
         version=record.version,
+        listeners=record.listeners,
+        https=record.https,
         fenced=fenced,
         decommissioning=decommissioning,
     )

@@ -11,7 +11,8 @@ order in which the class declares them:
     [6, node_id, first, end]                                                         ProducerIdsReserved
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
      group_configs, access]                                                          Snapshot
-    [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version]     NodeRegistered
+    [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version,
+     listeners, https]                                                               NodeRegistered
     [9, node_id]                                                                     NodeFenced
     [10, node_id]                                                                    NodeUnfenced
     [11, node_id, on]                                                                NodeDecommissioning
@@ -32,10 +33,11 @@ order in which the class declares them:
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and holds the incarnation of each of these nodes. A record of a version before incarnations has none: its
 replicas get them when their node registers for the first time. `kafka`, `cluster` and
-`http` are endpoints, [host, port]; `voters` are [node_id, incarnation]. `passwords` map the name of a SASL mechanism to
-[salt, stored key, server key, iterations]; `added` and `removed` are access rules (`security/acls.py`), API tokens
-(`security/tokens.py`; of those that are removed, the ids) or grants of roles (`security/roles.py`). No password, and no
-secret of a token, is ever in a record.
+`http` are endpoints, [host, port]; `voters` are [node_id, incarnation]. `listeners` maps the name of each Kafka
+listener to its endpoint; it is empty for a node that has only one without a name, which is `kafka`.
+`passwords` map the name of a SASL mechanism to [salt, stored key, server key, iterations]; `added` and `removed` are
+access rules (`security/acls.py`), API tokens (`security/tokens.py`; of those that are removed, the ids) or grants of roles
+(`security/roles.py`). No password, and no secret of a token, is ever in a record.
 
 A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
 tag was written by a later version: decoding raises UnknownFormat and does not skip it.
@@ -134,6 +136,9 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     http: Endpoint | None = None
     rack: str | None = None
     version: str = ""
+    listeners: dict[str, Endpoint] = {}
+    https: bool = False
+    """Whether the HTTP port has TLS."""
 
 
 class NodeFenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=9):

@@ -34,6 +34,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and responses of all Kafka clients; near it responses get smaller, past it they wait."""
     idle_timeout_ms: Annotated[int, Meta(ge=1)] = 600_000
     """A connection without a request is closed; Kafka's connections.max.idle.ms."""
+    max_tls_handshakes: Annotated[int, Meta(ge=1)] = 1_024
+    """TLS handshakes under way on one port; past it the oldest is closed."""
+    tls_handshake_timeout_ms: Annotated[int, Meta(ge=1)] = 10_000
+    """How long a TLS handshake may take, from the connection on; most need 50 ms."""
     slow_drain_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
     """A client or WebSocket that has not read its responses for this long is disconnected."""
     max_client_id_bytes: Annotated[int, Meta(ge=1, le=32_767)] = 1024

@@ -27,6 +27,7 @@ from penstock.config.fields import convert_field
 from penstock.config.limits import Limits
 from penstock.config.listeners import InterNodeTls, read_http_tls, read_listeners, read_table
 from penstock.config.node import GroupSettings, NodeConfig
+from penstock.config.oidc import OidcSettings
 from penstock.config.overrides import nearest
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError
@@ -54,6 +55,7 @@ SERVICE_LINK = re.compile(
 _SECTIONS: dict[str, type] = {
     "groups": GroupSettings,
     "share_groups": ShareGroupSettings,
+    "oidc": OidcSettings,
     "replication": ClusterSettings,
     "limits": Limits,
 }
@@ -256,6 +258,12 @@ def _read_super_users(origin: str, value: object) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
+def _read_names(origin: str, value: object) -> tuple[str, ...]:
+    """A list in TOML, a comma-separated string elsewhere."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    return tuple(str(part).strip() for part in parts if str(part).strip())
+
+
 def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
     """A list in TOML, a comma-separated string elsewhere."""
     parts = value if isinstance(value, list) else str(value).split(",")
@@ -265,6 +273,7 @@ def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
 _READERS: dict[str, Callable[[str, object], Any]] = {
     "seeds": _read_seeds,
     "super_users": _read_super_users,
+    "http_hosts": _read_names,
     "topics": lambda origin, value: read_declared(origin, value, DeclaredTopic),
     "queues": lambda origin, value: read_declared(origin, value, DeclaredQueue),
     "listeners": read_listeners,

@@ -25,6 +25,7 @@ from penstock.config.listeners import (
     check_reachable,
     default_mechanisms,
 )
+from penstock.config.oidc import OidcSettings
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.errors import ConfigError, KafkaError
@@ -132,6 +133,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The topic that the status log is written to. Empty: no status log."""
     groups: GroupSettings = GroupSettings()
     share_groups: ShareGroupSettings = ShareGroupSettings()
+    oidc: OidcSettings = OidcSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
 
@@ -196,6 +198,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self.groups.validate()
         self.share_groups.validate()
         self.replication.validate()
+        self.oidc.validate()
         self.limits.validate()
         self._check_storage()
         self._check_addresses()

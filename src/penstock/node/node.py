@@ -119,7 +119,7 @@ class Node:
             on_growth=on_growth,
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
-        self.logins = Logins(state, max_session_ms=config.max_session_ms)
+        self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
         self.resources = Resources(state, self.partitions, self.access)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
@@ -211,7 +211,7 @@ class Node:
     def _make_view(self) -> ClusterView:
         return ClusterView(
             node_id=self.node_id,
-            advertised=self.config.advertised,
+            listeners={one.name: one.advertised for one in self.config.kafka_listeners},
             rack=self.config.rack,
             state=self.metadata.state,
             leaders=self.leaders,

@@ -3,6 +3,7 @@ decides nothing."""
 
 from penstock.swim.core import Swim
 from penstock.swim.packets import PacketError
+from penstock.swim.seal import SALT_BYTES
 from penstock.swim.settings import SwimSettings
 from penstock.swim.values import (
     Conflict,
@@ -21,6 +22,7 @@ from penstock.swim.values import (
 )
 
 __all__ = [
+    "SALT_BYTES",
     "Conflict",
     "Effect",
     "Endpoint",

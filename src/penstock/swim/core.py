@@ -42,7 +42,6 @@ from penstock.swim.packets import (
     Nack,
     Ping,
     Row,
-    Seal,
     Suspect,
     Table,
     encode_message,
@@ -50,6 +49,7 @@ from penstock.swim.packets import (
 from penstock.swim.probing import Prober, accusation
 from penstock.swim.randomness import Randomness
 from penstock.swim.receiver import PacketReceiver, ReceivedPacket
+from penstock.swim.seal import Seal
 from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import ClaimResult, MemberTable, claims_of
@@ -86,11 +86,13 @@ class Swim:
         last_incarnation: int,
         epoch: int,
         key: bytes | None,
+        salt: bytes = b"",
         settings: SwimSettings,
         random: Randomness,
         now: float,
     ) -> None:
-        """`last_incarnation`: the last that was saved, -1 if none was. `epoch`: greater than in any earlier run."""
+        """`last_incarnation`: the last that was saved, -1 if none was. `epoch`: greater than in any earlier run.
+        `salt`: see `seal.py`; needed with a key."""
         self._settings = settings.validate()
         self._random = random
         self._now = now
@@ -98,7 +100,7 @@ class Swim:
         self._reserved = last_incarnation
         me = Member(meta=meta.validate(), incarnation=last_incarnation + 1, state=State.ALIVE)
         self._table = MemberTable(me, settings)
-        seal = Seal(key)
+        seal = Seal(key, salt)
         self._sender = PacketSender(me=self.me, epoch=epoch, seal=seal, table=self._table, settings=settings)
         self._receiver = PacketReceiver(me=self.me, seal=seal, sender=self._sender, settings=settings)
         self._health = LocalHealth(settings.max_health_score)
@@ -196,11 +198,15 @@ class Swim:
             self._sender.broadcasts.forget(replica)
         return self._end()
 
-    def connected(self, now: float, node: NodeId, session: Session | None = None) -> list[Effect]:
+    def connected(
+        self, now: float, node: NodeId, session: Session | None = None, *, decrypts: bool = True
+    ) -> list[Effect]:
         """The reliable channel to a node has come up. If the node is not present yet, tables are compared: so nodes
         find each other also where datagrams do not get through. `session`: as the handshake named it; until
-        `disconnected`, packets of other sessions under that node's id are refused."""
+        `disconnected`, packets of other sessions under that node's id are refused. `decrypts`: False for a node of the
+        version before, which reads no encrypted packets."""
         self._begin(now)
+        self._sender.set_decrypts(node, decrypts)
         if session is not None:
             self._receiver.connected(session)
         known = any(self._table.rows[each].state.is_present for each in self._table.named(node))

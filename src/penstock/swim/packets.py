@@ -1,28 +1,25 @@
-"""Packets: the wire format of gossip, and its authentication.
+"""Packets: the wire format of gossip. `seal.py` encrypts and authenticates them.
 
   byte 0      version of the protocol (1)
-  byte 1      0: no tag follows, 1: a tag follows
-  16 bytes    the tag: BLAKE2b with the cluster's key over bytes 0 and 1 and the body
+  byte 1      how the body is protected: 0 not at all, 1 by a tag, 2 encrypted (see seal.py)
   body        MessagePack: Envelope, an array of
                 cluster id, sender (node, folder incarnation), receiver (the same, or -1 -1 for any node),
                 boot epoch, sequence, messages
   message     an array that begins with its kind: see the classes
 
-Datagrams and the reliable channel use the same format. The tag proves that the sender has the key; the receiver's name
-prevents that a packet is replayed to another node; epoch and sequence prevent that it is accepted twice (`replay.py`).
-Gossip is not secret, so it is not encrypted.
+Datagrams and the reliable channel use the same format. The seal proves that the sender has the key; the receiver's
+name prevents that a packet is replayed to another node; epoch and sequence prevent that it is accepted twice
+(`replay.py`).
 
 The rules of a receiver, cited in the tests:
 
 1. Bytes from outside raise PacketError and nothing else, whatever they are.
-2. The tag is checked before anything is decoded: a sender without the key reaches no parser.
-3. A node with a key accepts no packet without a tag, and a node without a key no packet with one.
+2. The seal is checked before anything is decoded: a sender without the key reaches no parser.
+3. A node with a key accepts no packet without a seal, and a node without a key no packet with one.
 4. Sizes, counts, numbers and texts are bounded here, so no peer can exhaust memory.
 """
 
-import hmac
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -32,11 +29,8 @@ from penstock.errors import ProtocolViolation
 from penstock.swim.values import MAX_META_BYTES, Incarnation, MemberMeta, Refusal, State
 from penstock.types import NodeId, Replica
 
-VERSION: Final = 1
-UNTAGGED: Final = 0
-TAGGED: Final = 1
-TAG_BYTES: Final = 16
-"""Forging one takes 2^127 tries on average; a longer tag would cost space without a benefit."""
+SEAL_BYTES: Final = 40
+"""What a seal adds to a packet, at most."""
 MAX_RELIABLE_BYTES = 8 * 1024 * 1024
 """A table of 10,000 members with metadata of the greatest size is 5.3 MB."""
 MAX_MESSAGES = 512
@@ -44,7 +38,7 @@ MAX_MESSAGES = 512
 MAX_ROWS = 10_000
 MAX_ALIVE_BYTES = MAX_META_BYTES + 16
 """Metadata, and around it kind, incarnation and array head."""
-FIXED_BYTES = 2 + TAG_BYTES + 1 + 3 + 2 * 19 + 9 + 9 + 3
+FIXED_BYTES = 2 + SEAL_BYTES + 1 + 3 + 2 * 19 + 9 + 9 + 3
 """The size of a packet without its cluster id and its messages, with every number at its longest."""
 
 ANY_RECEIVER = Replica(NodeId(-1), -1)
@@ -164,43 +158,13 @@ def decode_messages(envelope: Envelope) -> list[Message]:
     return [_decode(_MESSAGE, raw) for raw in envelope.messages]
 
 
-class Seal:
-    """Seals and opens packets with the cluster's key, or without one."""
+def encode_envelope(envelope: Envelope) -> bytes:
+    return _ENCODER.encode(envelope)
 
-    def __init__(self, key: bytes | None) -> None:
-        # Derives a key of 32 bytes from a key of any length; other uses of the same key material derive other keys.
-        self._key = blake2b(key, digest_size=32, person=b"penstock gossip").digest() if key else None
 
-    def close(self, envelope: Envelope) -> bytes:
-        body = _ENCODER.encode(envelope)
-        if self._key is None:
-            return bytes((VERSION, UNTAGGED)) + body
-        head = bytes((VERSION, TAGGED))
-        return head + self._tag(head, body) + body
-
-    def open(self, data: bytes, max_bytes: int) -> Envelope:
-        """The envelope of a sender that has the key; else PacketError."""
-        if not 2 <= len(data) <= max_bytes:
-            raise PacketError(Refusal.MALFORMED, f"a packet of {len(data)} bytes")
-        if data[0] != VERSION:
-            raise PacketError(Refusal.VERSION, f"version {data[0]}, and this node has {VERSION}")
-        return _decode(_ENVELOPE, self._checked_body(data))
-
-    def _checked_body(self, data: bytes) -> bytes:
-        if self._key is None:
-            if data[1] != UNTAGGED:
-                raise PacketError(Refusal.KEY, "it has a tag, and this node has no cluster key")
-            return data[2:]
-        head, tag, body = data[:2], data[2 : 2 + TAG_BYTES], data[2 + TAG_BYTES :]
-        if head[1] != TAGGED or not hmac.compare_digest(tag, self._tag(head, body)):
-            raise PacketError(Refusal.KEY, "its tag was not made with this cluster's key")
-        return body
-
-    def _tag(self, head: bytes, body: bytes) -> bytes:
-        assert self._key is not None
-        digest = blake2b(head, digest_size=TAG_BYTES, key=self._key)
-        digest.update(body)
-        return digest.digest()
+def decode_envelope(body: bytes) -> Envelope:
+    """PacketError if it is malformed."""
+    return _decode(_ENVELOPE, body)
 
 
 def pack(messages: Sequence[bytes]) -> tuple[Raw, ...]:

@@ -10,10 +10,10 @@ from penstock.swim.packets import (
     Message,
     PacketError,
     Ping,
-    Seal,
     decode_messages,
 )
 from penstock.swim.replay import ReplayGuard
+from penstock.swim.seal import Seal
 from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
 from penstock.swim.values import Conflict, Endpoint, MemberMeta, Refusal, Refused, Session, same_cluster

@@ -1,7 +1,8 @@
 """Sending: seals messages, fills packets up with broadcasts, and collects the effects of one input."""
 
 from penstock.swim.broadcasts import Broadcasts, retransmit_limit
-from penstock.swim.packets import FIXED_BYTES, Envelope, Message, Seal, encode_message, pack
+from penstock.swim.packets import FIXED_BYTES, Envelope, Message, encode_message, pack
+from penstock.swim.seal import Seal
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
 from penstock.swim.values import Effect, Endpoint, SendPacket, SendReliable
@@ -22,6 +23,16 @@ class PacketSender:
         self._settings = settings
         self.broadcasts = Broadcasts()
         self._effects: list[Effect] = []
+        self._tagged_only: set[NodeId] = set()
+        """Nodes of the version before, which do not read encrypted packets."""
+
+    def set_decrypts(self, node: NodeId, decrypts: bool) -> None:
+        """Whether a node reads encrypted packets. It said so when it connected; until then it is taken for granted,
+        because a packet that is not read does less harm than one that everybody can read."""
+        if decrypts:
+            self._tagged_only.discard(node)
+        else:
+            self._tagged_only.add(node)
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
@@ -38,28 +49,30 @@ class PacketSender:
         if isinstance(where, Endpoint):
             if gossip:
                 encoded += self._piggyback(sum(map(len, encoded)))
-            self.emit(SendPacket(where, self._close(receiver, encoded)))
+            self.emit(SendPacket(where, self._close(receiver.node, receiver, encoded)))
         else:
             self.send_reliable(where, receiver, *messages)
 
     def send_reliable(self, where: Endpoint | NodeId, receiver: Replica, *messages: Message) -> None:
-        self.emit(SendReliable(where, self._close(receiver, [encode_message(each) for each in messages])))
+        node = receiver.node if isinstance(where, Endpoint) else where
+        packet = self._close(node, receiver, [encode_message(each) for each in messages])
+        self.emit(SendReliable(where, packet))
 
     def send_gossip(self, where: Endpoint, receiver: Replica) -> None:
         """Sends a packet of gossip, if there are broadcasts."""
         claims = self._piggyback(0)
         if claims:
-            self.emit(SendPacket(where, self._close(receiver, claims)))
+            self.emit(SendPacket(where, self._close(receiver.node, receiver, claims)))
 
     def _piggyback(self, used: int) -> list[bytes]:
         fixed = FIXED_BYTES + len(self._cluster_id.encode())
         limit = retransmit_limit(self._settings.retransmit_multiplier, self._table.present_count)
         return self.broadcasts.take(self._settings.max_packet_bytes - fixed - used, limit)
 
-    def _close(self, receiver: Replica, messages: list[bytes]) -> bytes:
+    def _close(self, node: NodeId, receiver: Replica, messages: list[bytes]) -> bytes:
         envelope = Envelope(self._cluster_id, self._me, receiver, self.epoch, self._sequence, pack(messages))
         self._sequence += 1
-        return self._seal.close(envelope)
+        return self._seal.close(envelope, tagged=node in self._tagged_only)
 
     @property
     def _cluster_id(self) -> str:

@@ -17,6 +17,7 @@ Limits on clients:
     two lengths                 refused (`app.OneLength`)
     a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is closed;
                                 large responses wait outside the socket's buffer, where they are counted (`api.routing`)
+    TLS                         `node.tls.port` has the limits on handshakes
     a WebSocket                 counts as a connection; `websocket_protocol` has its other limits
 
 The status log gets an event for each connection, as for those of the Kafka port. One that becomes a WebSocket ends as
@@ -30,7 +31,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
@@ -42,6 +43,9 @@ from penstock.types import EventSink
 from penstock.web import websocket_protocol
 from penstock.web.app import build_app
 
+if TYPE_CHECKING:
+    from penstock.node.tls import TlsPort
+
 log = logging.getLogger("penstock.web")
 
 MAX_HEADER_BYTES = 16 * 1024
@@ -50,6 +54,8 @@ DRAIN_BYTES_MIN = 64 * 1024
 STOP_SECONDS = 2
 """How long a response that is being sent may delay the stop."""
 STOP_POLL_SECONDS = 0.02
+TLS_RECORD = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
 
 
 class WebPort:
@@ -81,8 +87,18 @@ class WebPort:
             timeout_keep_alive=ceil(idle_seconds),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        self._server = _EmbeddedServer(config)
+        self._tls = self._tls_port(node)
+        self._server = _EmbeddedServer(config, self._tls)
         self._task: asyncio.Task[None] | None = None
+
+    def _tls_port(self, node: Node) -> "TlsPort | None":
+        settings = node.config.http_encryption
+        if settings is None:
+            return None
+        from penstock.node.tls import client_port
+
+        name = f"HTTP port {node.config.http}"
+        return client_port(name, "tls of the HTTP port", settings, node.config.limits, speaks_http=True)
 
     async def start(self) -> None:
         """Returns when the port accepts connections."""
@@ -99,6 +115,8 @@ class WebPort:
         self._server.ask_to_stop()
         if self._task is not None:
             await self._task
+        if self._tls is not None:
+            self._tls.stop()
         self._listener.close()
 
 
@@ -112,8 +130,9 @@ class _SilentConfig(uvicorn.Config):
 class _EmbeddedServer(uvicorn.Server):
     """Uvicorn in a process that it does not own."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: "TlsPort | None") -> None:
         super().__init__(config)
+        self._tls = tls
         self.listening = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -149,7 +168,14 @@ class _EmbeddedServer(uvicorn.Server):
                 task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """As uvicorn's, with this project's TLS instead of the event loop's."""
+        await self.lifespan.startup()
+        kind: Any = self.config.http_protocol_class
+        new = partial(kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        factory = new if self._tls is None else self._tls.wrap(new)
+        loop, backlog = asyncio.get_running_loop(), self.config.backlog
+        self.servers = [await loop.create_server(factory, sock=one, backlog=backlog) for one in sockets or ()]
+        self.started = True
         self.listening.set()
 
     async def main_loop(self) -> None:
@@ -224,6 +250,9 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        principal = transport.get_extra_info("principal")
+        if principal is not None:
+            self.app_state = {**self.app_state, "principal": principal}
         if len(self.connections) > self._max_connections and not self._close_an_idle_one():
             self._tell("refused", "too many connections")
             transport.abort()
@@ -231,6 +260,16 @@ class BoundedProtocol(H11Protocol):
             self._is_told = True
             self._tell("opened")
             self._start_idle_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None and data[:2] == TLS_RECORD and self.conn.trailing_data[0] == b"":
+            self.logger.warning(
+                "a client speaks TLS to the HTTP port, which has none: use http://, or set tls_cert"
+            )
+            self._why_closed = "it speaks TLS"
+            self.transport.abort()
+            return
+        super().data_received(data)
 
     def _tell(self, what: str, reason: str | None = None) -> None:
         websocket_protocol.tell_connection(self._events, what, self.client, "http", reason)

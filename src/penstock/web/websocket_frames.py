@@ -90,7 +90,7 @@ def endpoint_url(node: Node, node_id: int, path: str) -> str | None:
         return None
     # A port that listens on all addresses is reached at the host of the Kafka port.
     host = known.kafka.host if known.http.host in UNREACHABLE_HOSTS else known.http.host
-    return f"ws://{Address(host, known.http.port)}{path}"
+    return f"{'wss' if known.https else 'ws'}://{Address(host, known.http.port)}{path}"
 
 
 class RateLimit:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 
 from penstock import Broker
 from penstock.batch import Record, build_batch
-from penstock.config import Limits
+from penstock.config import Limits, Listener
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.server.listener import KafkaListener
 from penstock.kafka.wire import ApiKey, decode_response, encode_request, join
@@ -56,9 +56,12 @@ class Watched(MemoryBudget):
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     start = KafkaListener.start
 
-    async def start_with_small_buffers(listener: KafkaListener, listening: socket.socket) -> None:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)
-        await start(listener, listening)
+    async def start_with_small_buffers(
+        listener: KafkaListener, ports: list[tuple[Listener, socket.socket]]
+    ) -> None:
+        for _, listening in ports:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)
+        await start(listener, ports)
 
     monkeypatch.setattr(KafkaListener, "start", start_with_small_buffers)
     monkeypatch.setattr(node_module, "MemoryBudget", Watched)

@@ -28,7 +28,11 @@ class Cluster:
         self.topic_id = self._create("orders")
         self.offsets_id = self._create(OFFSETS_TOPIC)
         view = ClusterView(
-            node_id=ME, advertised=Address("h", 1), rack=None, state=self.state, leaders=self.leaders
+            node_id=ME,
+            listeners={"default": Address("h", 1)},
+            rack=None,
+            state=self.state,
+            leaders=self.leaders,
         )
         self.directory = Directory(
             node_id=ME, state=self.state, view=view, leaders=self.leaders, is_alone=is_alone

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from random import Random
 
-from penstock.config import Address, Limits
+from penstock.config import Address, InterNodeTls, Limits
 from penstock.node.peers import PeerHello, PeerNetwork
+from penstock.node.peers.encryption import PeerEncryption
 from penstock.node.peers.frames import PING
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused, frame
 from penstock.node.peers.hello import Introduction, Refusal
@@ -121,6 +122,7 @@ class PeerNodes:
         silence_ms: int = 5_000,
         urgent_kinds: tuple[int, ...] = (),
         at: Address | None = None,
+        tls: InterNodeTls | None = None,
     ) -> PeerNode:
         listening = listen(at or Address("127.0.0.1", 0))
         peer_node = PeerNode(Address("127.0.0.1", listening.getsockname()[1]))
@@ -140,6 +142,7 @@ class PeerNodes:
             silence_ms=silence_ms,
             urgent_kinds=urgent_kinds,
             random=Random(node),
+            encryption=PeerEncryption(tls, limits or Limits()) if tls is not None else None,
         )
         await peer_node.network.start(listening)
         self._peer_nodes.append(peer_node)

@@ -53,8 +53,12 @@ class StatusHarness:
 
     def view(self) -> ClusterView:
         return ClusterView(
-            node_id=NodeId(1), advertised=Address("host1", 9092), rack=None, state=self.state, leaders=self.leaders
-        )  # fmt: skip
+            node_id=NodeId(1),
+            listeners={"default": Address("host1", 9092)},
+            rack=None,
+            state=self.state,
+            leaders=self.leaders,
+        )
 
     def nodes(self) -> dict[int, NodeStatus]:
         rendered = render_nodes(self.state, identity(1), self.seen, QUORUM, self.partitions())

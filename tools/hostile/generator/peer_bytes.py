@@ -22,11 +22,11 @@ from penstock.swim.packets import (
     Message,
     Nack,
     Ping,
-    Seal,
     Suspect,
     encode_message,
     pack,
 )
+from penstock.swim.seal import SALT_BYTES, Seal
 from penstock.types import NodeId, Replica
 from tools.hostile.attack import HOST, Attack
 from tools.hostile.generator.strikes import strike_all
@@ -147,7 +147,11 @@ def gossip_packet(chance: random.Random) -> bytes:
     messages = [encode_message(_gossip(chance)) for _ in range(chance.choice((0, 1, 3, 300)))]
     epoch, sequence = abs(hostile_integer(chance, 63)), abs(hostile_integer(chance, 63))
     envelope = Envelope("", sender, ANY_RECEIVER, epoch, sequence, pack(messages))
-    packet = bytearray(Seal(chance.choice((None, OTHER_KEY))).close(envelope)[:LARGEST_DATAGRAM])
+    packet = bytearray(
+        Seal(chance.choice((None, OTHER_KEY)), chance.randbytes(SALT_BYTES)).close(envelope)[
+            :LARGEST_DATAGRAM
+        ]
+    )
     if wish == 1:
         packet[chance.randrange(len(packet))] ^= 1 << chance.randrange(8)
     if wish == 2:

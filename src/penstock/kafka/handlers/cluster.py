@@ -35,7 +35,7 @@ async def describe_cluster(
         controller_id=node.view.controller_for_clients,
         brokers=[
             DescribeClusterBroker(broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-            for one in node.view.brokers()
+            for one in node.view.brokers(context.connection.listener_name)
         ],
     )
     if request.include_cluster_authorized_operations:

@@ -54,6 +54,11 @@ class ConnectionFacts(Protocol):
     login: "Login | None"
     """None: clients do not log in on this port."""
 
+    @property
+    def listener_name(self) -> str:
+        """The listener by which the client came: it is told the addresses of this one."""
+        ...
+
     def send_away(self) -> None:
         """Closes the connection after the response to this request, so that the client tries another node, which may
         know more than this one."""

@@ -196,10 +196,12 @@ class _Attempt:
         timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)
         for partition in self._partitions:
             partition.add_waiter(waiter)
+        unwatch = self._context.node.access.watch(waiter.wake)  # the next read finds out what is allowed
         try:
             await waiter.future
         finally:
             timer.cancel()
+            unwatch()
             for partition in self._partitions:
                 partition.remove_waiter(waiter)
 

@@ -61,7 +61,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
             raise _no_coordinator(key_type, context.api_version)
         context.check_group(key)
         await context.node.groups.cores.ensure_topic()
-        home = context.node.view.coordinator(key)
+        home = context.node.view.coordinator(key, context.connection.listener_name)
     except KafkaError as mistake:
         if context.node.is_cut_off:
             context.connection.send_away()

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from penstock.config import DEFAULT_LISTENER
 from penstock.errors import ErrorCode, NotExecuted
 from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.login import Login
@@ -54,6 +55,7 @@ class Inside:
     peer = "another node"
     client_software = ""
     login: Login | None = None
+    listener_name = DEFAULT_LISTENER
 
     def __init__(self) -> None:
         self._when_closed: list[Callable[[], None]] = []

@@ -42,7 +42,7 @@ class Hints:
         if not 0 <= index < topic.partitions:
             return None
         facts = node.view.partition(topic, index)
-        leader = node.view.broker(facts.leader)
+        leader = node.view.broker(facts.leader, self._context.connection.listener_name)
         if leader is None or (code == ErrorCode.NOT_LEADER_OR_FOLLOWER and leader.node_id == node.node_id):
             return None
         self._leaders[leader.node_id] = leader

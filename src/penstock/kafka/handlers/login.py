@@ -25,10 +25,7 @@ from penstock.node import Node
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted, Exchange, Rejected, Step
 from penstock.security.principals import name_of
-from penstock.security.sasl import OAUTHBEARER, PLAIN
-
-SLOW_MECHANISMS = frozenset({PLAIN, OAUTHBEARER})
-"""Their check takes long enough to be done in a thread."""
+from penstock.security.sasl import OAUTHBEARER
 
 _LENGTH = struct.Struct(">i")
 
@@ -115,10 +112,7 @@ class Login:
         assert self._exchange is not None
         logins = self._node.logins
         try:
-            if self._mechanism in SLOW_MECHANISMS:
-                step = await logins.step(self._exchange, data)
-            else:
-                step = self._exchange.step(data)
+            step = await logins.step(self._mechanism, self._exchange, data)
         except AuthenticationError as trouble:
             step = Rejected(trouble.reason, trouble.message)
         if isinstance(step, Accepted) and self.principal not in (None, step.principal):

@@ -51,7 +51,7 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-            for one in node.view.brokers()
+            for one in node.view.brokers(context.connection.listener_name)
         ],
         cluster_id=node.cluster_id,
         controller_id=node.view.controller_for_clients,

@@ -289,7 +289,7 @@ async def describe_quorum(
                 node_id=one.node_id,
                 listeners=[quorum.Listener(name=LISTENER_NAME, host=one.host, port=one.port)],
             )
-            for one in node.view.brokers()
+            for one in node.view.brokers(context.connection.listener_name)
         ],
     )
 

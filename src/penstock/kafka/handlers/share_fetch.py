@@ -258,9 +258,18 @@ class _Attempt:
         if self._bytes_left <= 0:
             return  # a consumer that cannot take anything must not be woken instead of one that can
         while not self._rows and not self._session.closed:
-            if not await woken(Consumer(), self._drivers, self._session.member_id, deadline):
+            if not await self._woken(deadline):
                 return
             await self._look()
+
+    async def _woken(self, deadline: float) -> bool:
+        """Waits for records, or for a change of access rules: the next look finds out what is allowed."""
+        consumer = Consumer()
+        unwatch = self._node.access.watch(consumer.set)
+        try:
+            return await woken(consumer, self._drivers, self._session.member_id, deadline)
+        finally:
+            unwatch()
 
     async def _look(self) -> None:
         """Takes records for this consumer from each partition. Errors end the wait: the client gets them at once."""
@@ -269,6 +278,7 @@ class _Attempt:
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
+                self._context.check_group(self._session.group_id)
                 driver = await _driver(self._context, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
                 if not self._session.closed:

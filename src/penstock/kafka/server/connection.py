@@ -60,6 +60,10 @@ TURN_SECONDS = 0.01
 LARGE_REQUEST_BYTES = 64 * 1024
 """A request of more than this may have a response of so many rows that it is encoded off the event loop."""
 
+TLS_RECORD = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
+TLS_HINT = "it speaks TLS, and this port does not: set security.protocol=PLAINTEXT there, or tls_cert here"
+
 WRITE_BYTES = 1024 * 1024
 """Of more, the transport gets so many bytes at a time, or one larger piece: it gives their memory back when it has sent
 them all."""
@@ -185,7 +189,11 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if name:
             self.peer = f"{name[0]}:{name[1]}"
-            self._caller = Caller(host=name[0])
+            # A client that has shown a certificate is the principal that its subject names.
+            self._principal = transport.get_extra_info("principal", ANONYMOUS_PRINCIPAL)
+            self._caller = Caller(self._principal, name[0])
+            if self._principal != ANONYMOUS_PRINCIPAL:
+                self._lift_restriction()
             if self.login is not None:
                 self.login.host = name[0]
         if not self._listener.admit(self):
@@ -219,7 +227,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._arriving.bytes = 0
                 self._queue.append((header, frame, Reservation(memory, size)))
         except ProtocolViolation as violation:
-            self.close(str(violation))
+            speaks_tls = self._moved == nbytes and bytes(listener.scratch[:2]) == TLS_RECORD
+            self.close(TLS_HINT if speaks_tls else str(violation))
             return
         if frames.half is not None:
             self._count_arriving()
@@ -249,6 +258,10 @@ class Connection(asyncio.BufferedProtocol):
     def stuck_since(self) -> float:
         """The time since which the client has not read its responses; 0 if it reads them."""
         return self._draining_since
+
+    @property
+    def listener_name(self) -> str:
+        return self.settings.name
 
     @property
     def busy(self) -> bool:
@@ -424,6 +437,9 @@ class Connection(asyncio.BufferedProtocol):
         self._caller = Caller(self._principal, self._caller.host, self._client_id or "", self._groups)
         lifetime_ms = self._listener.node.logins.lifetime_ms(accepted)
         self.session_ends = self._listener.loop.time() + lifetime_ms / 1000 if lifetime_ms else math.inf
+        self._lift_restriction()
+
+    def _lift_restriction(self) -> None:
         self._restricted = False
         self._frames.set_max(self._listener.max_request_bytes)
 

@@ -9,8 +9,9 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import TYPE_CHECKING
 
-from penstock.config import Limits, Listener
+from penstock.config import Limits, Listener, TlsSettings
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
@@ -30,6 +31,9 @@ from penstock.node.frames import SCRATCH_SIZE
 from penstock.node.limited_log import LimitedLog
 from penstock.node.memory import Reservation, Turn
 from penstock.types import Caller
+
+if TYPE_CHECKING:
+    from penstock.node.tls import TlsPort
 
 log = logging.getLogger("penstock.kafka")
 
@@ -62,6 +66,7 @@ class KafkaListener:
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._connections: dict[Connection, None] = {}
         self._servers: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._waiting: dict[Turn, dict[Connection, int]] = {}
         """The clients that were first in line for memory at the last sweep, and the bytes that each connection had
@@ -72,10 +77,21 @@ class KafkaListener:
     async def start(self, ports: list[tuple[Listener, socket.socket]]) -> None:
         """Serves the given sockets until `stop`."""
         for settings, listening in ports:
-            new = partial(Connection, self, settings)
+            new: Callable[[], asyncio.BaseProtocol] = partial(Connection, self, settings)
+            if settings.tls is not None:
+                new = self._tls_port(settings, settings.tls).wrap(partial(Connection, self, settings))
             self._servers.append(await self.loop.create_server(new, sock=listening, backlog=BACKLOG))
         self._unwatch = self.node.access.watch(self._close_deleted_users)
         self._sweep()
+
+    def _tls_port(self, settings: Listener, tls: TlsSettings) -> "TlsPort":
+        from penstock.node.tls import client_port  # most nodes in tests and on laptops have no TLS
+
+        port = client_port(
+            f"Kafka port {settings.bind}", f"tls of listener {settings.name}", tls, self.limits
+        )
+        self._tls_ports.append(port)
+        return port
 
     async def stop(self) -> None:
         self._unwatch()
@@ -83,6 +99,8 @@ class KafkaListener:
             self._sweeper.cancel()
         for server in self._servers:
             server.close()
+        for port in self._tls_ports:
+            port.stop()
         for connection in list(self._connections):
             connection.shut_down()
         await self._wait_until_closed()

@@ -1,7 +1,8 @@
 """Logins with a password, a proof or a token, over every interface of the node.
 
 A password costs some milliseconds of CPU to check, by design. So passwords are checked in one thread, one after the
-other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only.
+other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only. Tokens have a
+thread of their own, because their check may wait for an identity provider.
 
 Failed logins of one address are answered later and later, up to SLOWEST_SECONDS, and a success forgets them. Guessing
 is slow, and a client that mistyped its password once does not notice. The number of addresses that are remembered is
@@ -18,13 +19,14 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from penstock.cluster import ClusterState
+from penstock.config.oidc import OidcSettings
 from penstock.node.parts import Part
 from penstock.security.credentials import Decoys
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted, Exchange, Step
 from penstock.security.oauth import TokenVerifier
 from penstock.security.plain import check_password
-from penstock.security.sasl import Verifiers, start_exchange
+from penstock.security.sasl import OAUTHBEARER, PLAIN, Verifiers, start_exchange
 
 T = TypeVar("T")
 
@@ -46,6 +48,12 @@ REMEMBER_SECONDS = 60.0
 user has changed."""
 
 
+def _verifier(oidc: OidcSettings) -> TokenVerifier:
+    from penstock.node.access.identity_provider import IdentityProvider  # most nodes have none
+
+    return IdentityProvider(oidc).verify
+
+
 class _Failures(NamedTuple):
     number: int
     last: float
@@ -58,24 +66,26 @@ class Logins(Part):
         self,
         state: ClusterState,
         *,
-        verify_token: TokenVerifier | None = None,
+        oidc: OidcSettings | None = None,
         max_session_ms: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._now = now
-        self._verify_token = verify_token
+        self._verify_token = None if oidc is None or not oidc.is_set else _verifier(oidc)
         self._max_session_ms = max_session_ms
         self._spare_secret = secrets.token_bytes(32)
         """For a cluster without users, which has no secret yet."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-passwords")
+        self._passwords = ThreadPoolExecutor(1, thread_name_prefix="penstock-passwords")
+        self._tokens = ThreadPoolExecutor(1, thread_name_prefix="penstock-tokens")
         self._waiting = 0
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._right: OrderedDict[bytes, tuple[object, float, str]] = OrderedDict()
         self._salt = secrets.token_bytes(32)
 
     async def stop(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._passwords, self._tokens):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # --- SASL
 
@@ -83,9 +93,13 @@ class Logins(Part):
         """A login by one of the mechanisms in `security.sasl`."""
         return start_exchange(mechanism, self._verifiers(), secrets.token_urlsafe(NONCE_BYTES))
 
-    async def step(self, exchange: Exchange, data: bytes) -> Step:
-        """One message of a client, where it may take long."""
-        return await self._in_thread(lambda: exchange.step(data))
+    async def step(self, mechanism: str, exchange: Exchange, data: bytes) -> Step:
+        """What to do after one message of a client."""
+        if mechanism == PLAIN:
+            return await self._in_thread(self._passwords, lambda: exchange.step(data))
+        if mechanism == OAUTHBEARER:
+            return await self._in_thread(self._tokens, lambda: exchange.step(data))
+        return exchange.step(data)
 
     def lifetime_ms(self, accepted: Accepted) -> int:
         """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever."""
@@ -114,7 +128,7 @@ class Logins(Part):
             return known[2]
         verifiers = self._verifiers()
         principal = await self._in_thread(
-            lambda: check_password(user, password, verifiers.credentials, verifiers.decoys)
+            self._passwords, lambda: check_password(user, password, verifiers.credentials, verifiers.decoys)
         )
         self._right[key] = (version, self._now() + REMEMBER_SECONDS, principal)
         if len(self._right) > REMEMBERED_PASSWORDS:
@@ -126,17 +140,17 @@ class Logins(Part):
         if self._verify_token is None:
             raise AuthenticationError("a bearer token, and no identity provider is configured")
         verify = self._verify_token
-        verified = await self._in_thread(lambda: verify(token))
+        verified = await self._in_thread(self._tokens, lambda: verify(token))
         return verified.principal, verified.groups
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._waiting >= MAX_WAITING:
             raise AuthenticationError(
                 "too many logins wait for a check", "too many logins at once: try again"
             )
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
         finally:
             self._waiting -= 1
 

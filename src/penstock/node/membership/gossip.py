@@ -22,6 +22,7 @@ from penstock.log.disk import Disk
 from penstock.node.clock import Clock
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams
 from penstock.swim import (
+    SALT_BYTES,
     Conflict,
     Effect,
     Endpoint,
@@ -121,6 +122,7 @@ class Gossip:
             last_incarnation=self._saved.incarnation,
             epoch=self._epoch,
             key=self._key,
+            salt=self._chance.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big") if self._key else b"",
             settings=self._settings,
             random=self._chance,
             now=self._loop.time(),
@@ -159,11 +161,12 @@ class Gossip:
         """The metadata group has removed a dead member: it is no longer looked for."""
         self._carry_out(self._running.forget(self._loop.time(), replica))
 
-    def peer_up(self, node: NodeId, session: Session | None = None) -> None:
+    def peer_up(self, node: NodeId, session: Session | None = None, *, decrypts: bool = True) -> None:
         """The connection with a node has come up: nodes find each other by this where datagrams are blocked. `session`:
-        which run of the node; None from a node of a version that does not send it."""
+        which run of the node; None from a node of a version that does not send it. `decrypts`: whether it reads
+        encrypted packets."""
         if self._core is not None:
-            self._carry_out(self._core.connected(self._loop.time(), node, session))
+            self._carry_out(self._core.connected(self._loop.time(), node, session, decrypts=decrypts))
 
     def peer_down(self, node: NodeId) -> None:
         if self._core is not None:

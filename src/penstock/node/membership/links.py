@@ -75,6 +75,9 @@ class Links(Part):
             rack=config.rack,
             seeds=config.seeds,
             version=VERSION,
+            listeners={one.name: one.advertised for one in config.listeners},
+            https=config.http_encryption is not None,
+            decrypts_gossip=True,
         )
         self.events = FrameDispatcher()
         self.network = make_network(hello, self.events)
@@ -108,7 +111,7 @@ class Links(Part):
     def _peer_up(self, node: NodeId) -> None:
         hello = self.network.connected()[node]
         session = Session(hello.replica, hello.gossip_epoch) if hello.gossip_epoch else None
-        self.gossip.peer_up(node, session)
+        self.gossip.peer_up(node, session, decrypts=hello.decrypts_gossip)
 
     def _reliable(self, to: NodeId | Endpoint, data: bytes) -> bool:
         """Sends gossip packets over a connection; needs a node id, since an address alone has no connection."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from penstock.cluster import Endpoint, NodeRegistered
+from penstock.cluster import Endpoint, NodeInfo, NodeRegistered
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError, NotAdmitted, PenstockError
 from penstock.log import DataFolder
@@ -149,16 +149,15 @@ class Membership:
         was_registered = False
         while True:
             known = metadata.state.nodes.get(registration.node_id)
-            if known is not None and known.as_record() == registration:
-                if not was_registered:
-                    was_registered = True
-                    self._is_registered.set()
-                    done()
-            elif known is None and was_registered:
+            if _is_admitted(known, registration) and not was_registered:
+                was_registered = True
+                self._is_registered.set()
+                done()
+            if known is None and was_registered:
                 # An operator or the controller decided that: registering again would undo it.
                 log.warning("this node was removed from the cluster: stop it (started again, it joins again)")
                 return
-            else:
+            if known is None or known.as_record() != registration:
                 await self._register(controller, metadata, registration)
             await _within(CHECK_SECONDS, metadata.next_change())
 
@@ -216,4 +215,15 @@ def _registration(hello: PeerHello) -> NodeRegistered:
         http=None if hello.http is None else Endpoint(hello.http.host, hello.http.port),
         rack=hello.rack,
         version=hello.version,
+        listeners={name: Endpoint(one.host, one.port) for name, one in hello.listeners.items()},
+        https=hello.https,
     )
+
+
+def _is_admitted(known: NodeInfo | None, registration: NodeRegistered) -> bool:
+    """Whether the metadata has this node, at least as a controller of the version before records it: that one knows
+    nothing of listeners and https. It may be the controller for hours while nodes are updated one after the other."""
+    if known is None:
+        return False
+    recorded = replace(known.as_record(), listeners=registration.listeners, https=registration.https)
+    return recorded == registration

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.cluster import OFFSETS_TOPIC, ClusterState, Topic
-from penstock.config import Address
+from penstock.cluster import OFFSETS_TOPIC, ClusterState, NodeInfo, Topic
+from penstock.config import DEFAULT_LISTENER, Address
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import offsets_partition
 from penstock.node.replication.leaders import NO_LEADER, LeaderTable
@@ -45,33 +45,37 @@ class ClusterView:
         self,
         *,
         node_id: NodeId,
-        advertised: Address,
+        listeners: Mapping[str, Address],
         rack: str | None,
         state: ClusterState,
         leaders: LeaderTable,
         connected: Callable[[], Container[NodeId]] | None = None,
     ) -> None:
-        """`connected` returns the nodes that this one is connected with; None for a node without a cluster."""
-        self._me = Broker(node_id, advertised.host, advertised.port, rack)
+        """`listeners` are the advertised addresses of this node by the listeners' names, the first one first.
+        `connected` returns the nodes that this one is connected with; None for a node without a cluster."""
+        self._node_id = node_id
+        self._listeners = listeners
+        self._rack = rack
         self._state = state
         self._leaders = leaders
         self._connected = connected
 
-    def brokers(self) -> list[Broker]:
-        """Nodes that clients may connect to. This one is always among them: the client has reached it."""
-        found = {
-            node.node_id: Broker(node.node_id, node.kafka.host, node.kafka.port, node.rack)
-            for node in self._state.nodes.values()
-            if node.alive
-        }
-        found.setdefault(self._me.node_id, self._me)
+    def brokers(self, listener: str = DEFAULT_LISTENER) -> list[Broker]:
+        """Nodes that clients may connect to, with their addresses for clients of that listener. This node is always
+        among them: the client has reached it."""
+        found = {node.node_id: _broker(node, listener) for node in self._state.nodes.values() if node.alive}
+        found[self._node_id] = self._me(listener)
         return [found[node_id] for node_id in sorted(found)]
 
-    def broker(self, node_id: int) -> Broker | None:
-        if node_id == self._me.node_id:
-            return self._me
+    def broker(self, node_id: int, listener: str = DEFAULT_LISTENER) -> Broker | None:
+        if node_id == self._node_id:
+            return self._me(listener)
         node = self._state.nodes.get(node_id)
-        return Broker(node_id, node.kafka.host, node.kafka.port, node.rack) if node is not None else None
+        return _broker(node, listener) if node is not None else None
+
+    def _me(self, listener: str) -> Broker:
+        address = self._listeners.get(listener) or next(iter(self._listeners.values()))
+        return Broker(self._node_id, address.host, address.port, self._rack)
 
     @property
     def controller_id(self) -> int:
@@ -83,12 +87,12 @@ class ClusterView:
         next one is elected, that is this node: it forwards such requests as soon as there is a controller again. A
         client that was sent to a dead node would wait for that node to answer."""
         known = self.controller_id
-        return known if known == NO_LEADER or self._is_reached(known) else self._me.node_id
+        return known if known == NO_LEADER or self._is_reached(known) else self._node_id
 
     def _is_reached(self, node_id: int) -> bool:
         """Whether this node is connected with that one. A connection breaks at once when its process is killed; the
         election of other leaders takes seconds more."""
-        return node_id == self._me.node_id or self._connected is None or NodeId(node_id) in self._connected()
+        return node_id == self._node_id or self._connected is None or NodeId(node_id) in self._connected()
 
     def partition(self, topic: Topic, index: int) -> PartitionFacts:
         known = self._leaders.get(GroupId(topic.topic_id, index))
@@ -105,17 +109,17 @@ class ClusterView:
         """The leader alone: cheaper than `partition`."""
         leader = self._leaders.get(group).leader
         info = self._state.nodes.get(leader)
-        is_there = info.alive if info is not None else not self._state.nodes and leader == self._me.node_id
+        is_there = info.alive if info is not None else not self._state.nodes and leader == self._node_id
         return leader if is_there else NO_LEADER
 
-    def coordinator(self, group_id: str) -> Broker:
+    def coordinator(self, group_id: str, listener: str = DEFAULT_LISTENER) -> Broker:
         """The node that coordinates a consumer group; KafkaError while that is not known, or while it cannot be reached
         from here: it was probably killed. A client that was sent there would try to connect with it until another
         node coordinates the group; with this error it asks again, this node or another."""
         topic = self._state.topics.get(OFFSETS_TOPIC)
         if topic is not None:
             index = offsets_partition(group_id, topic.partitions)
-            leader = self.broker(self.partition(topic, index).leader)
+            leader = self.broker(self.partition(topic, index).leader, listener)
             if leader is not None and self._is_reached(leader.node_id):
                 return leader
         raise KafkaError(
@@ -124,4 +128,9 @@ class ClusterView:
 
     def _there(self) -> Mapping[int, object]:
         nodes = {node.node_id: node for node in self._state.nodes.values() if node.alive}
-        return nodes or {self._me.node_id: self._me}
+        return nodes or {self._node_id: self}
+
+
+def _broker(node: NodeInfo, listener: str) -> Broker:
+    endpoint = node.endpoint(listener)
+    return Broker(node.node_id, endpoint.host, endpoint.port, node.rack)

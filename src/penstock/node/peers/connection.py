@@ -354,6 +354,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.reason = reason
         self.abort()
 
+    def not_opened(self, reason: str) -> None:
+        """There will be no connection: TLS has failed before it began."""
+        self.closed = True
+        self.reason = reason
+        if not self.over.done():
+            self.over.set_result(None)
+
     def abort(self) -> None:
         """Ends the connection without sending the rest."""
         if self._transport is not None:

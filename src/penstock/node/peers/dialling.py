@@ -39,6 +39,10 @@ class Exchange(Protocol):
 
     def new_connection(self, dialled: Address, expects: NodeId | None) -> PeerConnection: ...
 
+    def outer(self, connection: PeerConnection) -> asyncio.BaseProtocol:
+        """The protocol of its socket: the connection itself, or TLS around it."""
+        ...
+
     def is_larger_than(self, node: NodeId) -> bool: ...
 
 
@@ -109,7 +113,9 @@ class Dialler:
         connection = self._exchange.new_connection(self.address, self.node)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+                transport, _ = await loop.create_connection(
+                    lambda: self._exchange.outer(connection), self.address.host, self.address.port
+                )
         except TimeoutError:
             self._say("it does not answer")
             return
@@ -121,6 +127,7 @@ class Dialler:
         finally:
             if not connection.over.done():
                 connection.close("this node no longer dials it")
+                transport.abort()  # TLS may be on its way, of which the connection does not know yet
         self._learn(connection)
 
     def _learn(self, connection: PeerConnection) -> None:

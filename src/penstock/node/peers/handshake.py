@@ -41,6 +41,8 @@ from penstock.node.peers.hello import (
 from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, Role, Seal, is_proven, proof
 
 MAGIC = b"PNST"
+TLS_RECORD = b"\x16\x03"
+"""The first bytes of a node that has `inter_node_tls`."""
 NEWEST_VERSION = 2
 FIRST_NEGOTIATED_VERSION = 2
 OLDEST_VERSION = max(FIRST_NEGOTIATED_VERSION, NEWEST_VERSION - 1)
@@ -132,6 +134,8 @@ class Handshake:
         if not arrived.startswith(MAGIC[: len(arrived)]):
             # It is not answered: it would not understand the answer.
             reason = f"not Penstock's inter-node protocol; it began with {arrived[:16]!r}"
+            if arrived.startswith(TLS_RECORD):
+                reason = "it speaks TLS, and this node has no inter_node_tls: give all nodes the same setting"
             raise Refused(Refusal(RefusalCode.MALFORMED, reason), ours=True)
         if len(arrived) < PREAMBLE_SIZE:
             return b""

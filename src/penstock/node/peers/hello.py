@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config import Address
+from penstock.config.listeners import MAX_LISTENERS
 from penstock.errors import ProtocolViolation
 from penstock.types import NodeId, Replica
 
@@ -53,6 +54,12 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     """The list that the node was started with."""
     version: _Text = ""
     """The version of the software; shown to people only."""
+    listeners: Annotated[dict[_Text, Address], Meta(max_length=MAX_LISTENERS)] = {}
+    """The addresses for Kafka clients by the listeners' names; empty for a node that has one without a name."""
+    https: bool = False
+    """Whether the HTTP port has TLS."""
+    decrypts_gossip: bool = False
+    """Whether the node reads encrypted gossip; False from a node of a version that does not say it."""
 
     @property
     def replica(self) -> Replica:
@@ -143,7 +150,7 @@ def _decode(decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> 
 
 def _check_addresses(hello: PeerHello) -> None:
     """Addresses are dialled, logged and shown, so they must be plausible."""
-    for address in (hello.cluster, hello.kafka, hello.http, *hello.seeds):
+    for address in (hello.cluster, hello.kafka, hello.http, *hello.seeds, *hello.listeners.values()):
         if address is not None and not (0 <= address.port <= 65535 and _is_host(address.host)):
             raise ProtocolViolation(f"a hello with the address {printable(str(address))}")
 

@@ -20,8 +20,10 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
@@ -34,6 +36,9 @@ from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
 from penstock.node.peers.hello import ANY_NODE, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
+
+if TYPE_CHECKING:
+    from penstock.node.peers.encryption import PeerEncryption
 
 log = logging.getLogger("penstock.peers")
 
@@ -60,6 +65,7 @@ class PeerNetwork:
         urgent_kinds: Iterable[int] = (),
         random: Random | None = None,
         token: Callable[[int], bytes] = secrets.token_bytes,
+        encryption: "PeerEncryption | None" = None,
     ) -> None:
         self.events = events
         self.limits = limits or Limits()
@@ -70,6 +76,7 @@ class PeerNetwork:
         self.now = self._loop.time()
         self._me = me
         self._key = key
+        self._encryption = encryption
         self._random = random or Random()
         self._token = token
         self._warnings = LimitedLog(log, self._loop.time)
@@ -91,9 +98,11 @@ class PeerNetwork:
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`, and dials the addresses that were set before."""
-        self._server = await self._loop.create_server(
-            lambda: PeerConnection(self), sock=listening, backlog=BACKLOG
-        )
+        new: Callable[[], asyncio.BaseProtocol] = partial(PeerConnection, self)
+        if self._encryption is not None:
+            name = f"inter-node port {self._me.cluster}"
+            new = self._encryption.accept(name, partial(PeerConnection, self))
+        self._server = await self._loop.create_server(new, sock=listening, backlog=BACKLOG)
         self._sweep()
         self._redial()
 
@@ -111,6 +120,8 @@ class PeerNetwork:
         self._diallers.clear()
         for connection in [*self._peers.values(), *self._strangers]:
             connection.shut_down()
+        if self._encryption is not None:
+            self._encryption.stop()
         await self._goodbyes()
         if self._server is not None:
             await self._server.wait_closed()
@@ -195,6 +206,12 @@ class PeerNetwork:
 
     def new_connection(self, dialled: Address, expects: NodeId | None) -> PeerConnection:
         return PeerConnection(self, dialled=dialled, expects=ANY_NODE if expects is None else expects)
+
+    def outer(self, connection: PeerConnection) -> asyncio.BaseProtocol:
+        if self._encryption is None:
+            return connection
+        assert connection.dialled is not None
+        return self._encryption.dial(connection, connection.dialled)
 
     # --- for connections
 

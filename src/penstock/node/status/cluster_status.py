@@ -125,6 +125,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     hosts: dict[str, list[int]]
     leads: dict[str, list[int]]
+    https: bool = False
+    """Whether the HTTP port has TLS."""
 
 
 class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +207,7 @@ class NodeIdentity(NamedTuple):
     cluster: str | None
     rack: str | None
     version: str
+    https: bool = False
 
 
 # --- rendering: from facts to the report
@@ -379,6 +382,7 @@ def _node(
         version=one.version,
         hosts=hosts.get(node_id, {}),
         leads=leads.get(node_id, {}),
+        https=one.https,
     )
 
 
@@ -390,4 +394,5 @@ def _registered_identity(info: NodeInfo) -> NodeIdentity:
         cluster=str(Address(info.cluster.host, info.cluster.port)),
         rack=info.rack,
         version=info.version,
+        https=info.https,
     )

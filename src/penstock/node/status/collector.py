@@ -291,6 +291,7 @@ class StatusCollector:
             cluster=_shown(config.cluster_advertised),
             rack=config.rack,
             version=version("penstock"),
+            https=config.http_encryption is not None,
         )
 
     def _quorum(self, seen: NodeView) -> QuorumStatus:

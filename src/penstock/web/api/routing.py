@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import PenstockError
+from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.node.memory import MemoryBudget, Reservation
@@ -175,7 +175,9 @@ def caller_of(connection: HTTPConnection) -> Caller:
     if known is not None:
         return known
     host = connection.client.host if connection.client is not None else ""
-    return Caller(ANONYMOUS_PRINCIPAL, host, connection.headers.get("user-agent", ""))
+    # A client that has shown a certificate is the principal that its subject names (`web.port`).
+    principal = connection.scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
+    return Caller(principal, host, connection.headers.get("user-agent", ""))
 
 
 def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
@@ -244,7 +246,7 @@ class Endpoint:
                 self._check_ready()
             call = await self._call(operation, request, reserved)
             self._check_permission(operation, call)
-            answer = await operation.handler(call)
+            answer = await self._answer(operation, call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
             body = answer.body
@@ -255,6 +257,32 @@ class Endpoint:
             return error_response(problem)
         except PenstockError as trouble:
             return error_response(as_problem(trouble))
+
+    async def _answer(self, operation: HttpOperation, call: Call[Any, Any]) -> Any:
+        """What the handler answers. Some wait for long: a caller that loses its permission meanwhile hears of it."""
+        access = self._node.access
+        if not access.is_required:
+            return await operation.handler(call)
+        answering = asyncio.ensure_future(operation.handler(call))
+        lost: list[KafkaError] = []
+
+        def check() -> None:
+            try:
+                self._check_permission(operation, call)
+            except KafkaError as refused:
+                lost.append(refused)
+                answering.cancel()
+
+        unwatch = access.watch(check)
+        try:
+            return await answering
+        except asyncio.CancelledError:
+            if not lost:
+                raise
+            raise lost[0] from None
+        finally:
+            answering.cancel()
+            unwatch()
 
     def _check_ready(self) -> None:
         if not self._node.ready:
