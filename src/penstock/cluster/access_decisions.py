@@ -99,6 +99,8 @@ def create_token(state: ClusterState, token: ApiToken, limits: Limits) -> list[M
     """A token of a user that exists. Those of its tokens that have expired make room."""
     if token.user not in state.access.users:
         raise unknown_user(token.user)
+    if state.access.tokens.get(token.token_id) == token:
+        return []  # the request was repeated
     mine = state.access.tokens_of(token.user)
     expired = [old.token_id for old in mine if old.has_expired(token.created_ms)]
     if len(mine) - len(expired) >= limits.max_tokens_per_user:

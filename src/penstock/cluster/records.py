@@ -36,8 +36,8 @@ replicas get them when their node registers for the first time. `kafka`, `cluste
 `http` are endpoints, [host, port]; `voters` are [node_id, incarnation]. `listeners` maps the name of each Kafka
 listener to its endpoint; it is empty for a node that has only one without a name, which is `kafka`.
 `passwords` map the name of a SASL mechanism to [salt, stored key, server key, iterations]; `added` and `removed` are
-access rules (`security/acls.py`), API tokens (`security/tokens.py`; of those that are removed, the ids) or grants of roles
-(`security/roles.py`). No password, and no secret of a token, is ever in a record.
+access rules (`security/acls.py`), API tokens (`security/tokens.py`; of those that are removed, the ids) or grants of
+roles (`security/roles.py`). No password, and no secret of a token, is ever in a record.
 
 A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
 tag was written by a later version: decoding raises UnknownFormat and does not skip it.
