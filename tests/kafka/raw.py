@@ -1,6 +1,7 @@
 """A client that may send anything: raw frames over a socket, also such as no well-behaved client would send."""
 
 import socket
+import ssl
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -17,7 +18,7 @@ class Reachable(Protocol):
 
 
 class RawClient:
-    """One connection to a broker."""
+    """One connection to a broker, with TLS if the broker names an authority."""
 
     def __init__(self, broker: Reachable, *, receive_buffer: int | None = None) -> None:
         host, port = broker.bootstrap_servers.rsplit(":", 1)
@@ -26,6 +27,10 @@ class RawClient:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(PATIENCE_SECONDS)
         self.socket.connect((host, int(port)))
+        authority = getattr(broker, "tls_ca_file", None)
+        if authority is not None:
+            context = ssl.create_default_context(cafile=authority)
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._correlation = 0
 
     def __enter__(self) -> "RawClient":

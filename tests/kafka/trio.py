@@ -56,17 +56,19 @@ class Trio:
         ports = free_ports(6)
         seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
         self._configs = {
-            node_id: NodeConfig(
-                node_id=node_id,
-                memory=True,
-                kafka=Address("127.0.0.1", ports[2 + node_id]),
-                http=None,
-                status_topic=status_topic,
-                cluster=seeds[node_id - 1],
-                seeds=seeds,
-                rack=f"rack-{node_id}",
-                replication=replication,
-                groups=groups or GroupSettings(offsets_topic_partitions=3),
+            node_id: msgspec.structs.replace(
+                NodeConfig(
+                    node_id=node_id,
+                    memory=True,
+                    kafka=Address("127.0.0.1", ports[2 + node_id]),
+                    http=None,
+                    status_topic=status_topic,
+                    cluster=seeds[node_id - 1],
+                    seeds=seeds,
+                    rack=f"rack-{node_id}",
+                    replication=replication,
+                    groups=groups or GroupSettings(offsets_topic_partitions=3),
+                ),
                 **(settings or {}),
             )
             for node_id in (1, 2, 3)

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 import websockets
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from starlette.requests import HTTPConnection
 
 from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
 from penstock.service import Service
+from penstock.types import Caller
+from penstock.web.api.routing import caller_of
 from tests.tls import Certificates, running
 
 PATIENCE_SECONDS = 40.0
@@ -118,3 +121,9 @@ def test_a_broken_file_is_found_at_the_start_and_not_by_the_first_client(
         running(config(certificates, http_tls=type(tls)(**bad))),
     ):
         pass
+
+
+def test_the_caller_of_a_request_is_the_subject_of_the_certificate() -> None:
+    scope = {"type": "http", "headers": [], "client": ("10.0.0.1", 5), "state": {"principal": "User:CN=x"}}
+    assert caller_of(HTTPConnection(scope)) == Caller("User:CN=x", "10.0.0.1", "")
+    assert caller_of(HTTPConnection({**scope, "state": {}})).principal == "User:ANONYMOUS"

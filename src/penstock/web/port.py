@@ -87,18 +87,25 @@ class WebPort:
             timeout_keep_alive=ceil(idle_seconds),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        self._tls = self._tls_port(node)
-        self._server = _EmbeddedServer(config, self._tls)
+        self._server = _EmbeddedServer(config)
+        self._tls = self._server.tls = self._tls_port(node, most)
         self._task: asyncio.Task[None] | None = None
 
-    def _tls_port(self, node: Node) -> "TlsPort | None":
+    def _tls_port(self, node: Node, most: int) -> "TlsPort | None":
         settings = node.config.http_encryption
         if settings is None:
             return None
         from penstock.node.tls import client_port
 
-        name = f"HTTP port {node.config.http}"
-        return client_port(name, "tls of the HTTP port", settings, node.config.limits, speaks_http=True)
+        connections = self._server.server_state.connections
+        return client_port(
+            f"HTTP port {node.config.http}",
+            "tls of the HTTP port",
+            settings,
+            node.config.limits,
+            room=lambda: most - len(connections),
+            speaks_http=True,
+        )
 
     async def start(self) -> None:
         """Returns when the port accepts connections."""
@@ -130,9 +137,9 @@ class _SilentConfig(uvicorn.Config):
 class _EmbeddedServer(uvicorn.Server):
     """Uvicorn in a process that it does not own."""
 
-    def __init__(self, config: uvicorn.Config, tls: "TlsPort | None") -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._tls = tls
+        self.tls: TlsPort | None = None
         self.listening = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -172,7 +179,7 @@ class _EmbeddedServer(uvicorn.Server):
         await self.lifespan.startup()
         kind: Any = self.config.http_protocol_class
         new = partial(kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-        factory = new if self._tls is None else self._tls.wrap(new)
+        factory = new if self.tls is None else self.tls.wrap(new)
         loop, backlog = asyncio.get_running_loop(), self.config.backlog
         self.servers = [await loop.create_server(factory, sock=one, backlog=backlog) for one in sockets or ()]
         self.started = True

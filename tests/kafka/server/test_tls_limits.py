@@ -24,15 +24,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-class TlsClient(RawClient):
-    """A raw client over TLS."""
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
-        context = ssl.create_default_context(cafile=broker.tls_ca_file)
-        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-
-
 def client_hello(broker: Broker) -> bytes:
     """The first bytes of a TLS client."""
     outgoing = ssl.MemoryBIO()
@@ -54,12 +45,12 @@ def test_a_thousand_slow_handshakes_keep_nobody_out(broker: Broker, sent: str) -
             slow.append(socket.create_connection((host, int(port)), PATIENCE_SECONDS))
             slow[-1].sendall(begun)
             if number % 250 == 0:
-                with TlsClient(broker) as honest:
+                with RawClient(broker) as honest:
                     honest.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         assert AdminClient(broker.client_settings()).list_topics(timeout=PATIENCE_SECONDS).brokers
         listener = broker._thread.service._listener
         assert listener is not None
-        assert listener._tls_ports[0].handshakes <= MOST
+        assert listener._tls_ports["default"].handshakes <= MOST
     finally:
         for one in slow:
             one.close()
@@ -69,10 +60,10 @@ def test_connections_with_tls_count_for_the_limit_of_connections() -> None:
     limits = Limits(max_connections=2)
     with (
         Broker(tls=True, http=None, limits=limits) as broker,
-        TlsClient(broker) as one,
-        TlsClient(broker) as two,
+        RawClient(broker) as one,
+        RawClient(broker) as two,
     ):
         for client in (one, two):
             client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
-        with TlsClient(broker) as third:
+        with RawClient(broker) as third:
             assert third.is_closed_by_broker()

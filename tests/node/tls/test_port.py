@@ -94,10 +94,11 @@ async def serving(
     limits: Limits | None = None,
     ca: bool = False,
     speaks_http: bool = False,
+    room: int = 1000,
     **settings: str,
 ) -> AsyncIterator[Served]:
     tls = certificates.settings(ca=ca, **settings)
-    port = client_port("the port", "tls", tls, limits or Limits(), speaks_http=speaks_http)
+    port = client_port("the port", "tls", tls, limits or Limits(), room=lambda: room, speaks_http=speaks_http)
     served = Served(port)
 
     def new() -> Any:
@@ -263,10 +264,11 @@ async def test_new_files_and_a_removed_authority_count_from_the_next_connection_
         writer.close()
 
 
+@pytest.mark.parametrize(("limit", "room"), [(3, 1000), (1000, 3)])
 async def test_silent_clients_are_closed_and_the_oldest_makes_room_for_others(
-    certificates: Certificates, caplog: pytest.LogCaptureFixture
+    certificates: Certificates, caplog: pytest.LogCaptureFixture, limit: int, room: int
 ) -> None:
-    async with serving(certificates, limits=Limits(max_tls_handshakes=3)) as served:
+    async with serving(certificates, limits=Limits(max_tls_handshakes=limit), room=room) as served:
         silent = [await served.connect(None) for _ in range(10)]
         for reader, _ in silent[:7]:
             assert await reader.read() == b""
@@ -274,7 +276,7 @@ async def test_silent_clients_are_closed_and_the_oldest_makes_room_for_others(
         reader, writer = await served.connect(certificates.client_context())
         writer.write(b"x")
         assert await reader.readexactly(1) == b"x"
-        assert "limits.max_tls_handshakes=3" in caplog.text
+        assert "too many are under way (limits.max_tls_handshakes)" in caplog.text
         for _, one in (*silent, (reader, writer)):
             one.close()
 

@@ -66,7 +66,7 @@ class KafkaListener:
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._connections: dict[Connection, None] = {}
         self._servers: list[asyncio.Server] = []
-        self._tls_ports: list[TlsPort] = []
+        self._tls_ports: dict[str, TlsPort] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._waiting: dict[Turn, dict[Connection, int]] = {}
         """The clients that were first in line for memory at the last sweep, and the bytes that each connection had
@@ -87,11 +87,15 @@ class KafkaListener:
     def _tls_port(self, settings: Listener, tls: TlsSettings) -> "TlsPort":
         from penstock.node.tls import client_port  # most nodes in tests and on laptops have no TLS
 
-        port = client_port(
-            f"Kafka port {settings.bind}", f"tls of listener {settings.name}", tls, self.limits
-        )
-        self._tls_ports.append(port)
+        name, field = f"Kafka port {settings.bind}", f"tls of listener {settings.name}"
+        port = client_port(name, field, tls, self.limits, room=lambda: self._room_beside(settings.name))
+        self._tls_ports[settings.name] = port
         return port
+
+    def _room_beside(self, listener: str) -> int:
+        """How many handshakes that listener may have: each is as good as a connection."""
+        others = sum(port.handshakes for name, port in self._tls_ports.items() if name != listener)
+        return self.max_connections - len(self._connections) - others
 
     async def stop(self) -> None:
         self._unwatch()
@@ -99,7 +103,7 @@ class KafkaListener:
             self._sweeper.cancel()
         for server in self._servers:
             server.close()
-        for port in self._tls_ports:
+        for port in self._tls_ports.values():
             port.stop()
         for connection in list(self._connections):
             connection.shut_down()

@@ -27,7 +27,8 @@ class PeerEncryption:
         """The factory of the connections that other nodes open."""
         self._accepts.watch()
         self._dials.watch()
-        self._port = TlsPort(name, self._accepts, self._limits, hint=_hint)
+        most = self._limits.max_peer_handshakes
+        self._port = TlsPort(name, self._accepts, self._limits, hint=_hint, room=lambda: most)
         return self._port.wrap(new)
 
     def dial(self, connection: PeerConnection, address: Address) -> TlsTransport:

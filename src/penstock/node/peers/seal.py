@@ -10,7 +10,7 @@ The key is a secret that every node of a cluster has. It never travels. From it 
 Each frame then ends with a keyed BLAKE2b of 16 bytes over the number of the frame in its direction, its head and its
 body. A frame that was changed, left out, repeated, moved or sent back has the wrong tag, and the connection ends.
 
-This authenticates; it does not encrypt. To encrypt the traffic between nodes, run it through a tunnel.
+This authenticates; it does not encrypt. TLS below it does (`encryption.py`).
 """
 
 import hmac

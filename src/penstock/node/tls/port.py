@@ -1,7 +1,8 @@
 """The TLS side of one port: which handshakes are under way, how long they may take, and hints for clients without TLS.
 
-many handshakes          limits.max_tls_handshakes; one more closes the oldest, which is the least likely to come to
-                         its end. So clients that connect and send nothing keep no others out
+many handshakes          limits.max_tls_handshakes, and no more than the port may have connections beside those that
+                         it has (`room`), because each is an open file. One more closes the oldest, which is the
+                         least likely to come to its end: clients that connect and send nothing keep no others out
 a slow handshake         limits.tls_handshake_timeout_ms, from the first packet to the end of the handshake
 plain HTTP               answered with 400 and one line, because people try http:// first
 anything else            a line in the log, at a limited rate, and the connection is closed
@@ -57,15 +58,18 @@ class TlsPort:
         limits: Limits,
         *,
         hint: Callable[[bytes], Hint],
+        room: Callable[[], int],
         principal: Principal | None = None,
     ) -> None:
-        """`hint` gets the first bytes of a peer that speaks no TLS."""
+        """`hint` gets the first bytes of a peer that speaks no TLS. `room`: how many handshakes the port has room for,
+        beside its connections."""
         self.name = name
         self.files = files
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._limits = limits
         self._principal = principal
         self._hint = hint
+        self._room = room
         self._loop = asyncio.get_running_loop()
         self._warnings = LimitedLog(log, self._loop.time)
         self._under_way: dict[TlsTransport, asyncio.TimerHandle] = {}
@@ -91,10 +95,10 @@ class TlsPort:
         return self.files.current
 
     def opened(self, connection: TlsTransport) -> None:
-        most = self._limits.max_tls_handshakes
-        if len(self._under_way) >= most:
+        most = max(1, min(self._limits.max_tls_handshakes, self._room()))
+        while len(self._under_way) >= most:
             oldest = next(iter(self._under_way))
-            self._drop(oldest, f"over limits.max_tls_handshakes={most}, and it was the oldest")
+            self._drop(oldest, "too many are under way (limits.max_tls_handshakes), and it was the oldest")
         seconds = self._limits.tls_handshake_timeout_ms / 1000
         self._under_way[connection] = self._loop.call_later(seconds, self._late, connection)
 
@@ -143,7 +147,13 @@ def check_client_port(field: str, settings: TlsSettings) -> None:
 
 
 def client_port(
-    name: str, field: str, settings: TlsSettings, limits: Limits, *, speaks_http: bool = False
+    name: str,
+    field: str,
+    settings: TlsSettings,
+    limits: Limits,
+    *,
+    room: Callable[[], int],
+    speaks_http: bool = False,
 ) -> TlsPort:
     """A port for clients, which watches its files from now on. ConfigError for files or rules that cannot be used."""
     rules = parse_mapping_rules(settings.principal_rules)
@@ -154,7 +164,7 @@ def client_port(
     files = client_port_files(field, settings, ("http/1.1",) if speaks_http else ())
     files.watch()
     hint = http_hint if speaks_http else kafka_hint
-    return TlsPort(name, files, limits, principal=principal, hint=hint)
+    return TlsPort(name, files, limits, principal=principal, hint=hint, room=room)
 
 
 def _bad_request(text: bytes) -> bytes:
