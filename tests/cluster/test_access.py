@@ -62,7 +62,7 @@ def test_a_password_that_does_not_exist_cannot_be_deleted(state: ClusterState) -
 
 @pytest.mark.parametrize("name", ["", "*", "ANONYMOUS", "a\nb", "x" * 2000])
 def test_names_that_mean_something_else_are_no_users(state: ClusterState, name: str) -> None:
-    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "expected"):
+    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "user's name"):
         access_decisions.alter_credentials(state, [change(name, credential())], LIMITS)
 
 

@@ -52,7 +52,10 @@ from penstock.cluster.records import (
     PartitionsAdded,
     ProducerIdsReserved,
     ReplicaDamaged,
+    RoleChanged,
+    RoleGrantsChanged,
     Snapshot,
+    TokensChanged,
     TopicConfigsChanged,
     TopicCreated,
     TopicDeleted,
@@ -302,6 +305,18 @@ class ClusterState:
         self.access.login_secret = record.secret
         return NO_TOPICS
 
+    def _tokens_changed(self, record: TokensChanged) -> frozenset[str]:
+        self.access.change_tokens(record.added, record.removed)
+        return NO_TOPICS
+
+    def _role_changed(self, record: RoleChanged) -> frozenset[str]:
+        self.access.put_role(record.name, record.permissions)
+        return NO_TOPICS
+
+    def _role_grants_changed(self, record: RoleGrantsChanged) -> frozenset[str]:
+        self.access.change_grants(record.added, record.removed)
+        return NO_TOPICS
+
     # --- nodes
 
     def _node_registered(self, record: NodeRegistered) -> frozenset[str]:
@@ -490,6 +505,9 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     UserChanged: ClusterState._user_changed,
     AclsChanged: ClusterState._acls_changed,
     LoginSecretSet: ClusterState._login_secret_set,
+    TokensChanged: ClusterState._tokens_changed,
+    RoleChanged: ClusterState._role_changed,
+    RoleGrantsChanged: ClusterState._role_grants_changed,
 }
 
 

@@ -12,15 +12,9 @@ from collections.abc import Callable, Mapping
 
 from penstock.cluster import access_decisions
 from penstock.errors import PenstockError
+from penstock.node.access.new_credentials import new_credentials
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
-from penstock.security.credentials import (
-    DEFAULT_ITERATIONS,
-    SALT_BYTES,
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    make_credential,
-)
 
 log = logging.getLogger("penstock.node")
 
@@ -69,19 +63,10 @@ class FirstUser(Part):
             return
         password = secrets.token_urlsafe(PASSWORD_BYTES)
         passwords = {FIRST_USER: password, **self._passwords}
-        users = {user: _credentials(text) for user, text in passwords.items()}
+        users = {user: new_credentials(text) for user, text in passwords.items()}
         secret = secrets.token_bytes(SECRET_BYTES)
         records = await self._metadata.change(
             lambda state: access_decisions.create_first_users(state, users, secret)
         )
         if records:
             self._show(FIRST_USER, passwords[FIRST_USER])
-
-
-def _credentials(password: str) -> dict[str, ScramCredential]:
-    return {
-        mechanism.sasl_name: make_credential(
-            password, secrets.token_bytes(SALT_BYTES), DEFAULT_ITERATIONS, mechanism
-        )
-        for mechanism in SCRAM_MECHANISMS
-    }
