@@ -33,6 +33,9 @@ RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
 
+PUBLIC_CONFIGS = ("penstock.http.url",)
+"""Of the node itself, for callers without a right on the cluster."""
+
 MAX_CHANGES = 1_000
 """Of one resource in one request: many times the configs that there are."""
 REPEATED = KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
@@ -78,11 +81,30 @@ def _entries(
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name is empty: expected a group's name")
         return resources.described_group(context.caller, name, context.api.on_group, names)
+    if resource.resource_type == BROKER and name == str(context.node.node_id) and not _may_describe(context):
+        return _public_entries(context, names)
     node_id = _node_id(context, resource.resource_type, name)
     broker = context.cluster().broker
     if node_id is None:
         return describe_all_nodes(broker, names)
     return describe_broker(broker, names)
+
+
+def _may_describe(context: RequestContext) -> bool:
+    try:
+        context.cluster()
+    except KafkaError:
+        return False
+    return True
+
+
+def _public_entries(context: RequestContext, names: list[str] | None) -> list[ConfigEntry]:
+    """What every client of a node may know. Without the address of the HTTP port, a user with no other rights than
+    those on its topics could not use queues and subscriptions; Metadata tells the addresses of Kafka ports as well."""
+    public = [name for name in PUBLIC_CONFIGS if names is None or name in names]
+    if not public:
+        context.cluster()  # raises the refusal
+    return describe_broker(context.node.metadata.state.broker, public)
 
 
 def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
