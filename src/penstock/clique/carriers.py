@@ -62,8 +62,8 @@ def transport_of(
     buries: bool,
     security: SecurityArguments | None = None,
 ) -> Transport:
-    """`codec`: None for the carrier's default. `buries`: whether dead letters are kept. `security`: for a carrier that is
-    named by its address."""
+    """`codec`: None for the carrier's default. `buries`: whether dead letters are kept. `security`: for a carrier that
+    is named by its address."""
     carrier = secured(carrier, security or {})
     if isinstance(carrier, PenstockCarrier):
         from penstock.clique.penstock_transport import PenstockTransport
@@ -88,7 +88,8 @@ def secured(carrier: Carrier, security: SecurityArguments) -> Carrier:
         servers, login = _split_login(parts.netloc)
         if login and ("user" in given or "password" in given):
             raise TypeError("user, password: the address has them already")
-        return PenstockCarrier(servers, **{**login, **given})
+        merged: SecurityArguments = {**login, **given}
+        return PenstockCarrier(servers, **merged)
     if parts.scheme in ("nats", "tls") and parts.netloc and given:
         return _nats(_nats_servers(parts), nats_options(given))
     if given:
@@ -97,7 +98,7 @@ def secured(carrier: Carrier, security: SecurityArguments) -> Carrier:
 
 
 def _split_login(netloc: str) -> tuple[str, SecurityArguments]:
-    login, at, servers = netloc.rpartition("@")
+    login, at, servers = netloc.partition("@")
     if not at:
         return netloc, {}
     user, _, password = login.partition(":")
@@ -123,6 +124,8 @@ def described(carrier: Carrier) -> str:
     """For people: without a password."""
     if not isinstance(carrier, str):
         return repr(carrier)
+    if "@" not in carrier:
+        return carrier
     parts = urlsplit(carrier)
     servers = [server.rpartition("@")[2] for server in parts.netloc.split(",")]
     return parts._replace(netloc=",".join(servers)).geturl()
