@@ -93,6 +93,11 @@ class ClientSecurity:
 
 def client_security(arguments: SecurityArguments, kafka: Mapping[str, Any]) -> ClientSecurity:
     """Of a client with these arguments and this `kafka={...}`. ConfigError says what contradicts what."""
+    known = SecurityArguments.__annotations__
+    if unknown := [name for name in arguments if name not in known]:
+        raise TypeError(
+            f"{unknown[0]}=...: there is no such argument; those for security are {', '.join(known)}"
+        )
     given = _with_arguments(kafka, arguments)
     token = _token_source(arguments.get("token"), given)
     is_for_http = _is_api_token(arguments.get("token"))
