@@ -10,7 +10,7 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue bench-clique clean help mutants soak hostile dist
+.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -47,6 +47,9 @@ bench-kafka: setup  ## the same load on Penstock and Apache Kafka, side by side
 
 bench-cluster: setup  ## three nodes beside three Kafka brokers: throughput, failover, copying, idle
 	$(BIN)/python benchmarks/against_kafka_cluster.py
+
+bench-tls: setup  ## TLS beside plaintext, on Penstock and on Apache Kafka; access rules; idle TLS connections
+	$(BIN)/python benchmarks/against_kafka_tls.py
 
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py

@@ -14,10 +14,12 @@ STOP_TIMEOUT_S = 60
 class Penstock:
     """`penstock serve` as a user starts it, with its data in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        self._command = [sys.executable, "-m", "penstock.cli", "serve", "--kafka", f"127.0.0.1:{self.port}"]
-        self._command += [
+    def __init__(self, folder: Path, *flags: str, port: int | None = None) -> None:
+        """`flags` of `penstock serve`. With `port` they name the Kafka port, too."""
+        self.port = port or free_port()
+        kafka = [] if port is not None else ["--kafka", f"127.0.0.1:{self.port}"]
+        self.command = [sys.executable, "-m", "penstock.cli", "serve", *kafka, *flags]
+        self.command += [
             "--http",
             "127.0.0.1:0",
             "--data-dir",
@@ -40,7 +42,7 @@ class Penstock:
 
     def start(self) -> float:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
         try:
             return seconds_until_serving(self._process, self.port)
         except TimeoutError as failure:

@@ -71,6 +71,20 @@ def test_status_shows_handovers_under_way(cli: Cli, http: httpx.Client, unique: 
     assert "no handovers" in succeeded(cli("clique", "status", name)).stdout
 
 
+def test_status_shows_an_on_release_that_has_not_returned_in_time(
+    cli: Cli, http: httpx.Client, unique: Unique, stream: str
+) -> None:
+    name = unique("pricing")
+    one = CliqueMember(http, name, "one", stream).join()
+    CliqueMember(http, name, "two", stream).join()
+    one.send(overdue=2048).raise_for_status()
+    page = succeeded(cli("clique", "status", name)).stdout
+    assert cells(page, "one")[5] == "2,048, on_release is late"
+    assert cells(page, "two")[5] == "0"
+    [facts] = json.loads(succeeded(cli("clique", "status", name, "--json")).stdout)
+    assert [row["overdue"] for row in facts["members"]] == [2048, 0]
+
+
 def test_cliques_are_listed_and_status_without_a_name_shows_all(
     cli: Cli, http: httpx.Client, unique: Unique, stream: str
 ) -> None:

@@ -207,16 +207,16 @@ def test_a_wrong_password_over_http_alone(node: SecuredNode) -> None:
 def test_no_login_where_one_is_required(node: SecuredNode) -> None:
     with Client(node.address("tls"), tls_ca=node.certificates.ca) as client:
         check_told(client, "orders", LoginFailed, r"wants a login \(by PLAIN, SCRAM.*give user and password")
-    with Client(node.address("tls"), tls_ca=node.certificates.ca, http=node.http_url) as client:
-        with pytest.raises(LoginFailed, match="HTTP port wants a login"):
-            client.admin.queues()
+    client = Client(node.address("tls"), tls_ca=node.certificates.ca, http=node.http_url)
+    with client, pytest.raises(LoginFailed, match="HTTP port wants a login"):
+        client.admin.queues()
 
 
 def test_an_expired_token(node: SecuredNode) -> None:
     arguments = {"token": token("alice", -600), "tls_ca": node.certificates.ca}
-    with Client(node.address("tls"), **arguments) as client:
-        with pytest.raises(LoginFailed, match="the token may have expired"):
-            client.admin.topics()
+    client = Client(node.address("tls"), **arguments)
+    with client, pytest.raises(LoginFailed, match="the token may have expired"):
+        client.admin.topics()
 
 
 def test_a_certificate_that_is_not_trusted(node: SecuredNode) -> None:

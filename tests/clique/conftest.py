@@ -18,7 +18,7 @@ CARRIERS: dict[str, Level] = {
 """The guarantee that each gives."""
 LONG = frozenset({"core-nats"})
 """test_gossip_cliques.py has the short tests of it."""
-GOSSIP_LEASE_MS = 600
+GOSSIP_LEASE_MS = 2_000
 """A newcomer waits for most of a lease before it takes a share."""
 
 

@@ -139,12 +139,12 @@ async def test_a_start_that_fails_raises_the_error_of_the_carrier(unique) -> Non
 @asynchronous
 async def test_a_clique_of_a_name_that_is_taken_waits_for_it(unique) -> None:
     address = f"memory://{unique('hub')}"
-    first, second = (Clique("pricing", address, worker="w1", lease_ms=500) for _ in range(2))
+    first, second = (Clique("pricing", address, worker="w1", lease_ms=2_000) for _ in range(2))
     for clique in (first, second):
         clique.handler("orders")(handler)
     async with first:
         starting = asyncio.create_task(second.start())
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(3)
         assert not starting.done(), "the first one is alive, whatever its lease"
     await starting
     await second.close()
@@ -152,14 +152,17 @@ async def test_a_clique_of_a_name_that_is_taken_waits_for_it(unique) -> None:
 
 @asynchronous
 async def test_a_plain_on_release_that_does_not_return_in_time_is_logged(unique) -> None:
-    """Other workers wait for the slots, and nothing else would tell why."""
+    """Other workers wait for the slots, so it is told again and again."""
     clique = Clique("pricing", f"memory://{unique('hub')}", release_timeout=0.05)
     clique.handler("orders")(handler)
     told = threading.Event()
 
     class Teller(logging.Handler):
+        times = 0
+
         def emit(self, record: logging.LogRecord) -> None:
-            if "has not returned for" in record.getMessage():
+            self.times += "has not returned for" in record.getMessage()
+            if self.times == 2:
                 told.set()
 
     @clique.on_release

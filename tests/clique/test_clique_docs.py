@@ -13,7 +13,7 @@ from penstock import Broker
 from penstock.clique import Clique, Message, Slot, Slots
 from penstock.clique.memory import MemoryPubSub
 from penstock.ring.slots import slot_of
-from tests.clique.world import WAIT_S, asynchronous
+from tests.clique.world import WAIT_S, asynchronous, until
 from tests.faults.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "cliques.md"
@@ -53,7 +53,7 @@ def test_the_first_program_counts_and_the_second_one_asks(run: Run) -> None:
     names: dict[str, Any] = {"print": tell}
     worker = threading.Thread(target=run, args=(FIRST,), kwargs={"names": names})
     worker.start()
-    eventually(lambda: "total" in names, "the program has begun", WAIT_S)
+    eventually(lambda: "total" in names and names["clique"].status().is_member, "the program works", WAIT_S)
     run(ASKING, names=names)
     eventually(lambda: "b'alice' has paid 250" in printed, "the payment is counted", WAIT_S)
     loop = loops[printed.index("b'alice' has paid 250")]
@@ -126,9 +126,3 @@ def test_carriers_take_settings_beside_the_address(run: Run) -> None:
 def imports() -> dict[str, Any]:
     """Of the first block, whose program runs until it is stopped."""
     return {"Clique": Clique, "Message": Message, "Slot": Slot}
-
-
-async def until(claim: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not claim():
-            await asyncio.sleep(0.01)

@@ -20,7 +20,7 @@ from penstock.clique import (
     Undecodable,
 )
 from penstock.clique.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from tests.clique.world import LEASE_MS, WAIT_S, World, asynchronous, check_all, crash
+from tests.clique.world import LEASE_MS, WAIT_S, World, asynchronous, check_all, crash, turns, until
 
 
 class Mailbox:
@@ -82,18 +82,23 @@ async def test_messages_of_different_keys_run_at_the_same_time(world: World) -> 
 @asynchronous
 async def test_no_more_handlers_run_at_once_than_allowed(world: World) -> None:
     running, most = 0, 0
+    may_end = asyncio.Event()
 
     async def count(message: Message, slot: Slot) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await may_end.wait()
+        await asyncio.sleep(0)
         running -= 1
 
     async with world:
         clique = world.recorder("w1", count, concurrency=3)
         await world.started(clique)
         await world.publish(clique, range(30), keys=30)
+        await until(lambda: running == 3)
+        await turns()
+        may_end.set()
         await world.log.wait_for_numbers(range(30))
     assert most == 3
 

@@ -3,6 +3,7 @@ dies."""
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from penstock.clique.transport import Codecs
 from penstock.ring import SLOTS
 from penstock.types import TopicPartition
 from tests.clique.test_conformance_messages import Mailbox
-from tests.clique.world import WAIT_S, World, asynchronous, check_all
+from tests.clique.world import WAIT_S, World, asynchronous, check_all, turns
 from tests.web.test_push_crash import Served
 
 
@@ -254,6 +255,34 @@ def _described(broker: Broker, clique: str) -> dict[str, Any]:
 
 
 @asynchronous
+async def test_a_plain_on_release_keeps_its_slots_until_it_returns_and_the_broker_shows_that(
+    world: World, broker: Broker
+) -> None:
+    """Its thread may still write what the next owner would read."""
+    may_return = threading.Event()
+    async with world:
+        first = world.recorder("w1", release_timeout=0.05)
+        first.on_release(lambda slots: may_return.wait(WAIT_S))
+        await world.started(first)
+        second = world.recorder("w2")
+        await second.start()
+        async with asyncio.timeout(WAIT_S):
+            while not (members := await asyncio.to_thread(_members, broker, world.name))["w1"]["overdue"]:
+                await asyncio.sleep(0.01)
+        assert (members["w1"]["overdue"], members["w2"]["slots"]) == (SLOTS // 2, 0)
+        may_return.set()
+        await second.wait_for_slots(WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while (members := await asyncio.to_thread(_members, broker, world.name))["w1"]["overdue"]:
+                await asyncio.sleep(0.01)
+        assert (members["w1"]["slots"], members["w2"]["slots"]) == (SLOTS // 2, SLOTS // 2)
+
+
+def _members(broker: Broker, clique: str) -> dict[str, dict[str, Any]]:
+    return {member["worker"]: member for member in _described(broker, clique)["members"]}
+
+
+@asynchronous
 async def test_large_messages_lower_the_number_that_a_worker_holds(world: World) -> None:
     async with world:
         clique = world.clique("w1")
@@ -294,7 +323,7 @@ async def test_a_worker_survives_a_broker_that_is_killed_and_started_again(serve
         await asyncio.sleep(0.01)
 
     address = f"penstock://{served.bootstrap_servers}"
-    async with World(address, unique("pricing"), unique("orders"), lease_ms=20_000) as world:
+    async with World(address, unique("pricing"), unique("orders"), lease_ms=60_000) as world:
         workers = [world.recorder(f"w{number}", short, concurrency=4) for number in range(2)]
         await world.started(*workers)
         await world.publish(workers[0], range(300), keys=20)
@@ -365,24 +394,24 @@ async def test_a_lost_acknowledgement_is_repeated_without_running_the_handler_ag
         return CliqueJob(TopicPartition("orders", 0), record, connection_id=1, order=offset)
 
     intake.take(queue, job(0))
-    await asyncio.sleep(0)
+    await turns()
     intake.take(other, job(0))  # its connection broke while its handler runs
     other.fails = True
     may_end.set()
-    await asyncio.sleep(0.01)
+    await turns()
     assert (calls, queue.settled, other.settled) == ([0], [], [(0, "accept", 7)])
     other.fails = False
     intake.take(other, job(0))
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0]
     assert other.settled[-1] == (0, "accept", None)
     intake.take(other, job(0, timestamp=6))  # another record at the same offset: the topic was created again
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0, 0]
     other.fails = True
     intake.take(other, job(1))
-    await asyncio.sleep(0.01)
+    await turns()
     intake.forget(range(SLOTS))
     intake.take(other, job(1))
-    await asyncio.sleep(0.01)
+    await turns()
     assert calls == [0, 0, 1, 1], "the slot was given up in between"

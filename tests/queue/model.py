@@ -55,6 +55,8 @@ class Model:
         """By member, in a queue with lanes."""
         self.interrupted: dict[int, str] = {}
         """By offset: the owner whose lease on it ended while it was at work."""
+        self.suspects: dict[int, str | None] = {}
+        """By offset: the owner that has announced it, or None."""
 
     @classmethod
     def restored(cls, settings: QueueSettings, log: dict[int, Message], stored: Stored) -> "Model":
@@ -144,21 +146,20 @@ class Model:
             owner, lane = self.owner_of.get(offset_state.member), self.log[offset].lane
             lost = table.owner(lane) != owner or table.epoch_of(lane) != before.epoch_of(lane)
             if offset_state.state == LEASED and owner is not None and lost:
-                if owner in table.present:
-                    self.hand_back(offset)
-                    if self.log[offset].expires_ms <= now_ms:
-                        offset_state.state = DONE
+                if owner in table.present or not self._crashed(owner, offset):
+                    self._undo(now_ms, offset)
                 else:
                     self._give_back(now_ms, offset, 0)
+                self._unannounce(offset)
         for offset, owner in list(self.interrupted.items()):
             self._look_after(offset, owner)
         self._move_ends()
 
     def _look_after(self, offset: int, owner: str) -> None:
-        """An interrupted delivery counts if its owner has gone."""
+        """An interrupted delivery counts if its owner has crashed, and had announced it."""
         offset_state = self.offset_states[offset]
         is_available = offset >= self.start and offset_state.state == AVAILABLE
-        if is_available and owner not in self.lanes.present:
+        if is_available and owner not in self.lanes.present and self._crashed(owner, offset):
             offset_state.deliveries += 1
             if 0 < self.settings.delivery_limit <= offset_state.deliveries:
                 self._dead_letter(offset, "delivery_limit")
@@ -168,6 +169,20 @@ class Model:
             or self.lanes.owner(self.log[offset].lane) != owner
         ):
             del self.interrupted[offset]
+            if is_available:
+                self._unannounce(offset)
+
+    def announce(self, member: str, offset: int) -> None:
+        if offset in self.suspects and member in self.owner_of:
+            self.suspects[offset] = self.owner_of[member]
+
+    def _crashed(self, owner: str, offset: int) -> bool:
+        """Whether the owner had announced it; from now on it is a suspect."""
+        return self.suspects.setdefault(offset, None) == owner
+
+    def _unannounce(self, offset: int) -> None:
+        if offset in self.suspects:
+            self.suspects[offset] = None
 
     def _end_lease(self, now_ms: int, offset: int) -> None:
         offset_state = self.offset_states[offset]
@@ -176,9 +191,7 @@ class Model:
             self._give_back(now_ms, offset, 0)
             return
         self.interrupted[offset] = owner
-        self.hand_back(offset)
-        if self.log[offset].expires_ms <= now_ms:
-            offset_state.state = DONE
+        self._undo(now_ms, offset)
 
     def may_get(self, member: str, offset: int) -> bool:
         lane, owner = self.log[offset].lane, self.owner_of.get(member)
@@ -210,8 +223,13 @@ class Model:
         return offset_state.state == AVAILABLE and key not in busy
 
     def hand_back(self, offset: int) -> None:
-        self.offset_states[offset].state = AVAILABLE
-        self.offset_states[offset].deliveries -= 1
+        self._unannounce(offset)
+        self._undo(0, offset)
+
+    def _undo(self, now_ms: int, offset: int) -> None:
+        offset_state = self.offset_states[offset]
+        offset_state.state = DONE if self.log[offset].expires_ms <= now_ms else AVAILABLE
+        offset_state.deliveries -= 1
 
     def holds(self, member: str, first: int, last: int) -> bool:
         return all(self._is_held(member, offset) for offset in range(first, last + 1))
@@ -225,6 +243,7 @@ class Model:
         if kind in (0, 1):
             offset_state.state = DONE
         elif kind == 2:
+            self._unannounce(offset)
             self._give_back(now_ms, offset, delay_ms)
         elif kind == 3:
             self._dead_letter(offset, "rejected")
@@ -343,7 +362,12 @@ class Model:
     def copy_of_chunk(self, number: int) -> dict[int, OffsetState]:
         base = number * CHUNK_SIZE
         known = [offset for offset in range(base, base + CHUNK_SIZE) if offset in self.offset_states]
-        return {offset: replace(self.offset_states[offset]) for offset in known}
+        return {offset: self._stored(self.offset_states[offset]) for offset in known}
+
+    def _stored(self, offset_state: OffsetState) -> OffsetState:
+        """With lanes, the delivery of a message that is leased is not stored."""
+        under_way = bool(self.settings.lanes and offset_state.state == LEASED)
+        return replace(offset_state, deliveries=offset_state.deliveries - under_way)
 
     def take_letters(self) -> list[tuple[int, int, str]]:
         letters, self.letters = self.letters, {}

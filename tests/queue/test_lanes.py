@@ -8,7 +8,7 @@ from penstock.errors import ConfigError, ErrorCode
 from penstock.queue import LaneTable, QueueSettings, Withdrawn
 from penstock.queue.lanes import STALE_MIN
 from penstock.queue.states import CHUNK_SIZE
-from penstock.queue.values import AckResult
+from penstock.queue.values import AckResult, Acquired
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, PartitionHarness
 
 FENCED = AckResult(ErrorCode.FENCED_MEMBER_EPOCH, False)
@@ -39,6 +39,29 @@ class LaneHarness(PartitionHarness):
         ]
         self.lanes = LaneTable(epoch=epoch, owners=owners, epochs=epochs, **others)  # type: ignore[arg-type]
         return self.queue.assign(self.now_ms, self.lanes)
+
+    def suspects(self) -> list[tuple[int, int]]:
+        assert self.queue.lanes is not None
+        return self.queue.lanes.suspects_among([(0, self.queue.next_offset)])
+
+    def gets_ranges(self, member: str, owner: str) -> list[Acquired]:
+        """The owner has all lanes, and its member gets all that there is."""
+        self.queue.attach(member, owner)
+        self.assigns(owner, owner, owner, present={owner})
+        return self.queue.acquire(self.now_ms, member, 99)
+
+    def crashes_owner(self, *, announced: list[int], breaks_first: bool = False) -> None:
+        """A new owner of all lanes gets all messages, announces some and crashes. Its connection breaks before its
+        clique notices, or after that."""
+        self.incarnations = getattr(self, "incarnations", 0) + 1
+        owner, member = f"worker {self.incarnations}", f"member {self.incarnations}"
+        self.gets_ranges(member, owner)
+        for offset in announced:
+            assert self.queue.announce(self.now_ms, member, offset, offset)
+        if breaks_first:
+            self.queue.release_member(self.now_ms, member)
+        self.assigns(None, None, None)
+        self.queue.release_member(self.now_ms, member)
 
 
 def test_each_owner_gets_the_messages_of_its_lanes_lowest_first() -> None:
@@ -120,16 +143,98 @@ def test_a_lane_that_moves_takes_its_messages_from_an_owner_at_work_without_coun
     assert (again.first, again.last, again.deliveries) == (0, 1, 1)
 
 
-def test_messages_of_an_owner_that_has_gone_count_as_delivered() -> None:
-    harness = LaneHarness(0, 0, 1, delivery_limit=2)
-    harness.gets("ann", 1)
-    assert harness.assigns(B, B, B, present={B}) == Withdrawn(returned=0, released=1)
-    (first, second) = harness.queue.acquire(harness.now_ms, "ben", 9)
-    assert (first.first, first.last, first.deliveries) == (0, 0, 2)
-    assert (second.first, second.last, second.deliveries) == (1, 2, 1)
-    harness.assigns(A, A, A, present={A})
+def test_messages_that_an_owner_held_when_it_crashed_become_suspects_and_do_not_count() -> None:
+    harness = LaneHarness(0, 0, 1, 2, delivery_limit=2)
+    assert harness.gets("ann", 2) == [0, 1]
+    assert harness.suspects() == []
+    assert harness.assigns(B, B, B, present={B}) == Withdrawn(returned=2, released=0)
+    assert harness.suspects() == [(0, 1)]
+    (got,) = harness.queue.acquire(harness.now_ms, "ben", 9)
+    assert (got.first, got.last, got.deliveries) == (0, 3, 1)
+
+
+def test_a_message_that_crashes_each_of_its_owners_is_a_dead_letter_and_no_other_message_is() -> None:
+    """0 has the key that crashes; its owners had fetched 1 to 5 of the same lanes, and never began them."""
+    harness = LaneHarness(0, 0, 1, 0, 1, 1, delivery_limit=3)
+    harness.crashes_owner(announced=[])
+    for _ in range(2):
+        harness.crashes_owner(announced=[0])
+        assert harness.queue.take_dead_letters() == []
+    harness.crashes_owner(announced=[0])
     (letter,) = harness.queue.take_dead_letters()
-    assert (letter.first, letter.last, letter.member) == (0, 0, "ben")
+    assert (letter.first, letter.last, letter.deliveries) == (0, 0, 3)
+    harness.queue.dead_letters_copied(0, 0)
+    for _ in range(20):
+        harness.crashes_owner(announced=[])
+    assert harness.queue.take_dead_letters() == []
+    harness.check_counters()
+
+
+def test_only_suspects_are_remembered_as_announced() -> None:
+    harness = LaneHarness(0, 0, delivery_limit=1)
+    harness.crashes_owner(announced=[0, 1])
+    assert harness.queue.take_dead_letters() == []
+    harness.crashes_owner(announced=[1])
+    (letter,) = harness.queue.take_dead_letters()
+    assert (letter.first, letter.last) == (1, 1)
+
+
+def test_a_message_that_its_member_does_not_hold_cannot_be_announced() -> None:
+    harness = LaneHarness(0, 2, delivery_limit=1)
+    harness.crashes_owner(announced=[])
+    harness.queue.attach("ben", B)
+    harness.assigns(B, B, B, present={B})
+    assert not harness.queue.announce(harness.now_ms, "ben", 0, 0)
+    assert harness.gets("ben", 1) == [0]
+    assert not harness.queue.announce(harness.now_ms, "ben", 0, 1)
+    assert harness.queue.announce(harness.now_ms, "ben", 0, 0)
+
+
+def test_an_announced_message_that_its_owner_gave_back_does_not_count_when_it_crashes() -> None:
+    for give_back in ("hand_back", "the lane", "the interrupted lane"):
+        harness = LaneHarness(0, delivery_limit=1)
+        harness.crashes_owner(announced=[])
+        harness.queue.attach("ben", B)
+        harness.assigns(B, A, A, present={A, B})
+        assert harness.gets("ben", 1) == [0]
+        harness.queue.announce(harness.now_ms, "ben", 0, 0)
+        if give_back == "hand_back":
+            assert harness.queue.hand_back(harness.now_ms, "ben", 0, 0)
+        elif give_back == "the interrupted lane":
+            harness.queue.release_member(harness.now_ms, "ben")
+            harness.queue.attach("ben", B)
+        if give_back != "hand_back":
+            harness.assigns(A, A, A, present={A, B})
+            harness.assigns(B, A, A, present={A, B})
+        assert harness.gets("ben", 1) == [0]
+        harness.assigns(A, A, A, present={A})
+        assert harness.queue.take_dead_letters() == [], give_back
+
+
+def test_suspects_are_forgotten_when_they_are_done() -> None:
+    harness = LaneHarness(0, 0, 0)
+    harness.crashes_owner(announced=[])
+    assert harness.suspects() == [(0, 2)]
+    harness.queue.attach("ben", B)
+    harness.assigns(B, B, B, present={B})
+    assert harness.gets("ben", 2) == [0, 1]
+    harness.says("ben", ACCEPT, 0)
+    harness.assigns(A, B, B, present={A, B})
+    assert harness.suspects() == [(1, 2)]
+
+
+def test_the_delivery_of_a_message_in_hand_does_not_survive_a_change_of_leaders() -> None:
+    """Otherwise a message that waits behind others of its key would be a dead letter after some elections."""
+    harness = LaneHarness(0, 0, 0, 0, 0, delivery_limit=2)
+    for done in range(3):
+        assert harness.gets("ann", 9) == list(range(done, 5))
+        harness.says("ann", ACCEPT, done)
+        harness.saves()
+        harness.crashes()
+        assert harness.queue.take_dead_letters() == []
+        harness.queue.attach("ann", A)
+        harness.queue.assign(harness.now_ms, harness.lanes)
+        harness.reads_lanes(*[0] * (5 - harness.queue.next_offset))
 
 
 def test_an_owner_at_work_gets_its_messages_again_as_the_same_delivery() -> None:
@@ -147,20 +252,19 @@ def test_an_owner_at_work_gets_its_messages_again_as_the_same_delivery() -> None
     harness.check_counters()
 
 
-def test_messages_of_a_broken_connection_count_as_delivered_once_their_owner_has_gone() -> None:
+def test_announced_messages_of_a_broken_connection_count_as_delivered_once_their_owner_has_crashed() -> None:
     """Otherwise a message that crashes each of its workers would be delivered for ever."""
     harness = LaneHarness(0, 0, 1, 2, delivery_limit=2)
-    harness.assigns(A, A, B, present={A, B})
-    assert harness.gets("ann", 2) == [0, 1]
-    harness.queue.release_member(harness.now_ms, "ann")
-    harness.assigns(B, B, B, present={B})
-    first, second = harness.queue.acquire(harness.now_ms, "ben", 9)
-    assert (first.first, first.last, first.deliveries) == (0, 1, 2)
-    assert (second.first, second.last, second.deliveries) == (2, 3, 1)
+    for _ in range(2):
+        harness.crashes_owner(announced=[1], breaks_first=True)
+    first, second, third = harness.gets_ranges("ben", B)
+    assert (first.first, first.last, first.deliveries) == (0, 0, 1)
+    assert (second.first, second.last, second.deliveries) == (1, 1, 2)
+    assert (third.first, third.last, third.deliveries) == (2, 3, 1)
     harness.queue.release_member(harness.now_ms, "ben")
-    harness.assigns(A, A, A, present={A})
-    letters = harness.queue.take_dead_letters()
-    assert [(each.first, each.last) for each in letters] == [(0, 0), (1, 1)]
+    harness.crashes_owner(announced=[1], breaks_first=True)
+    (letter,) = harness.queue.take_dead_letters()
+    assert (letter.first, letter.last) == (1, 1)
     harness.check_counters()
 
 

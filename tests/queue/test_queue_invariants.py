@@ -259,6 +259,21 @@ class RandomQueue(RuleBasedStateMachine):
         self.lanes = before if is_old else table
         self.give_lanes(table)
 
+    @rule(place=st.integers(0, 9))
+    @precondition(lambda self: self.settings.lanes and self.model.count(naive.LEASED))
+    def announce(self, place: int) -> None:
+        self.model.tick(self.now_ms)
+        leased = [each for each in self.model.undone() if each[1].state == naive.LEASED]
+        if leased:
+            offset, offset_state = leased[place % len(leased)]
+            assert self.partition.announce(self.now_ms, offset_state.member, offset, offset)
+            self.model.announce(offset_state.member, offset)
+        undone = {offset for offset, _ in self.model.undone()}
+        assert self.partition.lanes is not None
+        suspects = self.partition.lanes.suspects_among([(self.model.start, self.model.read_to)])
+        every = {offset for first, last in suspects for offset in range(first, last + 1)}
+        assert every & undone == self.model.suspects.keys() & undone
+
     def give_lanes(self, table: LaneTable) -> None:
         leased = self.partition.leased_count
         withdrawn = self.partition.assign(self.now_ms, table)

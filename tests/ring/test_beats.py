@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
+from penstock.clique.names import checked_clique, checked_stream, checked_worker
 from penstock.errors import KafkaError
 from penstock.ring import Beat, BeatReply, CliqueLimits, CliqueState, bitmap_of, check_clique_name
 
-LIMITS = CliqueLimits(max_name_bytes=10, max_member_id_bytes=4, max_streams=2, max_streams_bytes=8)
+LIMITS = CliqueLimits(max_member_id_bytes=4, max_streams=2, max_streams_bytes=8)
+BAD_NAMES = ["", "x" * 201, "a b", ".", ".a", "a.", "a..b", "a\n", "a/b", "caf\u00e9", "a*", "\x00"]
 GOOD = Beat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=("a", "b"))
 
 
@@ -14,8 +16,8 @@ GOOD = Beat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=
     ("wrong", "field"),
     [
         ({"worker": ""}, "worker"),
-        ({"worker": "x" * 11}, "worker"),
-        ({"worker": "\u20ac" * 4}, "worker"),
+        ({"worker": "x" * 201}, "worker"),
+        ({"worker": "a b"}, "worker"),
         ({"member_id": ""}, "member_id"),
         ({"member_id": "12345"}, "member_id"),
         ({"sequence": 0}, "sequence"),
@@ -27,6 +29,7 @@ GOOD = Beat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=
         ({"streams": ("a", "b", "c")}, "streams"),
         ({"streams": ("12345", "6789")}, "streams"),
         ({"streams": ("",)}, "streams"),
+        ({"streams": (".",)}, "streams"),
     ],
 )
 def test_a_beat_beyond_a_limit_is_refused_and_the_error_names_the_field(wrong, field) -> None:
@@ -35,10 +38,18 @@ def test_a_beat_beyond_a_limit_is_refused_and_the_error_names_the_field(wrong, f
         msgspec.structs.replace(GOOD, **wrong).check(LIMITS)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 11])
-def test_the_name_of_a_clique_is_bounded(name) -> None:
-    with pytest.raises(KafkaError, match="clique"):
-        check_clique_name(name, LIMITS)
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_the_coordinator_and_the_client_refuse_the_same_names(name: str) -> None:
+    with pytest.raises(KafkaError, match=r"^clique is .*: expected 1 to 200 of a-z"):
+        check_clique_name(name)
+    for check in (checked_clique, checked_worker, checked_stream):
+        with pytest.raises(ValueError, match=": expected 1 to 200 of a-z"):
+            check(name)
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 200, "a.b.c", "_", "-", "eu-1.prices_v2"])
+def test_the_coordinator_and_the_client_take_the_same_names(name: str) -> None:
+    assert check_clique_name(name) == checked_clique(name) == checked_worker(name) == checked_stream(name)
 
 
 @pytest.mark.parametrize("codec", [msgspec.json, msgspec.msgpack])

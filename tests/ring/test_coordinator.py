@@ -328,7 +328,7 @@ def test_a_beat_that_no_worker_sends_is_refused_at_once() -> None:
     with pytest.raises(KafkaError, match="lease_ms"):
         host.beat(_beat("w1", lease_ms=1))
     with pytest.raises(KafkaError, match="clique"):
-        host.beat(_beat("w1"), clique="x" * 250)
+        host.beat(_beat("w1"), clique="x" * 201)
 
 
 def test_a_full_clique_says_so() -> None:
@@ -357,6 +357,27 @@ def test_people_see_who_owns_how_much_and_what_is_handed_over() -> None:
     assert first.core.member_id == one.member_id
     assert host.core.listed(host.now_ms) == [described]
     assert host.core.describe(host.now_ms, "another") is None
+
+
+def test_people_see_a_member_whose_on_release_has_not_returned_in_time() -> None:
+    host, (first, second) = _with("w1", "w2")
+
+    def overdue() -> list[int]:
+        described = host.core.describe(host.now_ms, CLIQUE)
+        assert described is not None
+        return [member.overdue for member in described.members]
+
+    first.core.overdue = 7
+    first.beat()
+    assert overdue() == [7, 0]
+    second.core.leave(host.now_ms)
+    settle(first, second)
+    assert overdue() == [7]
+    first.core.overdue = 0
+    first.beat()
+    assert overdue() == [0]
+    with pytest.raises(KafkaError, match="overdue is 4097: expected 0 to 4096"):
+        host.beat(_beat("w1", overdue=SLOTS + 1))
 
 
 def test_every_request_is_answered_exactly_once() -> None:

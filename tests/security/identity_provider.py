@@ -10,7 +10,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
-from penstock.security import TokenSettings
+from penstock.security.bearer_tokens import TokenSettings
 
 NOW_S = 1_800_000_000
 NOW_MS = NOW_S * 1000

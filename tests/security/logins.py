@@ -1,6 +1,7 @@
 """A store of users for tests, and the two sides of a login."""
 
-from penstock.security import Decoys, ScramMechanism, Verifiers, make_credential
+from penstock.security.credentials import Decoys, ScramMechanism, make_credential
+from penstock.security.sasl import Verifiers
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 SALT = bytes(range(16))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security import (
+from penstock.security.acls import (
+    MAX_NAME_CHARACTERS,
     AclBinding,
     AclFilter,
     PatternType,
@@ -17,7 +18,6 @@ from penstock.security import (
     check_binding,
     filter_from_wire,
 )
-from penstock.security.acls import MAX_NAME_CHARACTERS
 from penstock.security.hosts import parse_address, parse_network
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
 

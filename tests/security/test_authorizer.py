@@ -4,8 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.security import AclBinding, AclFilter, Authorizer, PatternType, Permission, Rule
+from penstock.security.acls import AclBinding, AclFilter, PatternType, Permission
+from penstock.security.authorizer import Authorizer
 from penstock.security.hosts import parse_address, parse_network
+from penstock.security.rule_index import Rule
 from penstock.types import Operation, ResourceType
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY

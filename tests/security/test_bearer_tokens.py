@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.security import (
-    AuthenticationError,
+from penstock.security.bearer_tokens import (
+    MAX_GROUPS,
+    MAX_JWKS_BYTES,
+    MAX_KEYS,
+    MAX_TOKEN_BYTES,
     TokenSettings,
-    UnknownKey,
     VerifiedToken,
     key_id,
     parse_jwks,
     verify_token,
 )
-from penstock.security.bearer_tokens import MAX_GROUPS, MAX_JWKS_BYTES, MAX_KEYS, MAX_TOKEN_BYTES
+from penstock.security.errors import AuthenticationError, UnknownKey
 from tests.security.identity_provider import (
     ALGORITHMS,
     CLAIMS,

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.security import (
-    AuthenticationError,
+from penstock.security.certificates import (
+    MAX_RULES_CHARACTERS,
+    MAX_SUBJECT_CHARACTERS,
     certificate_principal,
     distinguished_name,
     parse_mapping_rules,
 )
-from penstock.security.certificates import MAX_RULES_CHARACTERS, MAX_SUBJECT_CHARACTERS
+from penstock.security.errors import AuthenticationError
 
 SUBJECT = "CN=Duke,OU=ServiceUsers,O=Unknown,L=Unknown,ST=Unknown,C=Unknown"
 

@@ -6,24 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security import (
-    PASSWORD_RANDOM_BYTES,
-    Decoys,
-    ScramCredential,
-    ScramMechanism,
-    check_new_password,
-    check_user_name,
-    credential_from_salted,
-    make_credential,
-    make_password,
-    verify_password,
-)
 from penstock.security.credentials import (
     MAX_ITERATIONS,
     MAX_SALT_BYTES,
     MIN_ITERATIONS,
     MIN_SALT_BYTES,
+    Decoys,
+    ScramCredential,
+    ScramMechanism,
+    credential_from_salted,
+    make_credential,
     salted_password,
+    verify_password,
+)
+from penstock.security.passwords import (
+    PASSWORD_RANDOM_BYTES,
+    check_new_password,
+    check_user_name,
+    make_password,
 )
 from penstock.security.plain import MAX_PASSWORD_BYTES
 from penstock.security.saslprep import saslprep

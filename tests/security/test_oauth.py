@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.security import Accepted, AuthenticationError, Challenge, Rejected, VerifiedToken
+from penstock.security.bearer_tokens import VerifiedToken
+from penstock.security.errors import AuthenticationError
+from penstock.security.exchange import Accepted, Challenge, Rejected
 from penstock.security.oauth import MAX_OAUTH_BYTES, MAX_PAIRS, OAuthServer, parse_client_first
 
 

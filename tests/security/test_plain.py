@@ -4,17 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.security import (
-    MECHANISMS,
-    Accepted,
-    AuthenticationError,
-    Rejected,
-    ScramClient,
-    ScramMechanism,
-    check_password,
-    start_exchange,
-)
-from penstock.security.plain import MAX_PASSWORD_BYTES, MAX_PLAIN_BYTES, PlainServer
+from penstock.security.credentials import ScramMechanism
+from penstock.security.errors import AuthenticationError
+from penstock.security.exchange import Accepted, Rejected
+from penstock.security.plain import MAX_PASSWORD_BYTES, MAX_PLAIN_BYTES, PlainServer, check_password
+from penstock.security.sasl import MECHANISMS, start_exchange
+from penstock.security.scram import ScramClient
 from penstock.security.scram_messages import MAX_USER_CHARACTERS
 from tests.security.logins import DECOYS, SHA_512, USERS, VERIFIERS, store
 

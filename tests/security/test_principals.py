@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security import EVERYBODY, Principal, group, is_login_name, name_of, parse_principal, user
-from penstock.security.principals import MAX_PRINCIPAL_CHARACTERS
+from penstock.security.principals import (
+    EVERYBODY,
+    MAX_PRINCIPAL_CHARACTERS,
+    Principal,
+    group,
+    is_login_name,
+    name_of,
+    parse_principal,
+    user,
+)
 
 
 @pytest.mark.parametrize(

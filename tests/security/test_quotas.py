@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security import (
+from penstock.security.quotas import (
     DEFAULT_ENTITY,
+    MAX_ENTITY_CHARACTERS,
     NO_QUOTAS,
     Quota,
     QuotaEntity,
@@ -19,7 +20,6 @@ from penstock.security import (
     entity_from_wire,
     filter_from_components,
 )
-from penstock.security.quotas import MAX_ENTITY_CHARACTERS
 
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 CONNECTIONS = QuotaKind.CONNECTION_CREATION_RATE

@@ -4,22 +4,20 @@ import msgspec
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.security import (
+from penstock.security.acls import AclFilter, PatternType, Permission, check_binding
+from penstock.security.authorizer import Authorizer
+from penstock.security.roles import (
     BUILT_IN_ROLES,
-    AclFilter,
-    Authorizer,
-    PatternType,
-    Permission,
+    MAX_ROLE_NAME_CHARACTERS,
+    MAX_ROLE_PERMISSIONS,
     Role,
     RoleGrant,
     RolePermission,
-    check_binding,
     check_grant,
     check_role,
     find_role,
     rules_of,
 )
-from penstock.security.roles import MAX_ROLE_NAME_CHARACTERS, MAX_ROLE_PERMISSIONS
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

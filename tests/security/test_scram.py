@@ -7,17 +7,10 @@ import scramp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.security import (
-    Accepted,
-    AuthenticationError,
-    Challenge,
-    Decoys,
-    Rejected,
-    ScramClient,
-    make_credential,
-)
-from penstock.security.credentials import salted_password
-from penstock.security.scram import MAX_CLIENT_ITERATIONS, ScramServer
+from penstock.security.credentials import Decoys, make_credential, salted_password
+from penstock.security.errors import AuthenticationError
+from penstock.security.exchange import Accepted, Challenge, Rejected
+from penstock.security.scram import MAX_CLIENT_ITERATIONS, ScramClient, ScramServer
 from penstock.security.scram_messages import MAX_MESSAGE_BYTES, MAX_NONCE_CHARACTERS, MAX_USER_CHARACTERS
 from tests.security.logins import DECOYS, ITERATIONS, SALT, SERVER_NONCE, SHA_256, SHA_512, USERS, store
 

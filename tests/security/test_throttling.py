@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.security import DEFAULT_ENTITY, ClientQuotas, QuotaEntity, QuotaKind, QuotaTable, request_share
+from penstock.security.quotas import DEFAULT_ENTITY, QuotaEntity, QuotaKind, QuotaTable
 from penstock.security.throttling import (
     MAX_REQUEST_THROTTLE_MS,
     WINDOW_MS,
     WINDOWS,
+    ClientQuotas,
     TokenBucket,
     WindowedRate,
+    request_share,
 )
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import KafkaError
-from penstock.security import (
+from penstock.security.errors import AuthenticationError
+from penstock.security.tokens import (
+    MAX_DESCRIPTION_CHARACTERS,
     TOKEN_RANDOM_BYTES,
     ApiToken,
-    AuthenticationError,
     check_token,
     is_api_token,
     make_token,
     parse_token,
 )
-from penstock.security.tokens import MAX_DESCRIPTION_CHARACTERS
 
 RANDOM = bytes(range(TOKEN_RANDOM_BYTES))
 NOW_MS = 1_000

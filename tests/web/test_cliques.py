@@ -122,6 +122,19 @@ def test_a_worker_that_knows_a_later_table_than_the_leader_waits_until_the_leade
         assert keys_of(worker.jobs(len(kept))) == kept
 
 
+@pytest.mark.parametrize("says_it_later", [False, True])
+def test_a_worker_that_claims_to_know_an_impossible_epoch_is_refused(
+    http: httpx.Client, broker: Broker, clique: str, stream: str, says_it_later: bool
+) -> None:
+    one = CliqueMember(http, clique, "one", stream).join()
+    with one.working(broker.http_url, epoch=0 if says_it_later else 2**62) as worker:
+        if says_it_later:
+            worker.say(type="epoch", epoch=2**62)
+        last, code = worker.ending()
+    assert (last["code"], code) == ("unknown_epoch", 4400)
+    assert f"claims to know epoch {2**62}, and clique '{clique}' is at {one.epoch}" in last["message"]
+
+
 # --- handover
 
 
@@ -219,12 +232,36 @@ def test_a_member_whose_lease_has_ended_is_fenced_and_its_messages_go_to_the_nex
         with two.working(broker.http_url) as second:
             again = second.jobs(10)
             assert sorted(keys_of(again)) == sorted(keys_of(jobs))
-            assert {job["deliveries"] for job in again} == {2}
+            assert {job["deliveries"] for job in again} == {1}, "none was announced"
+            assert all(job["announce"] for job in again)
+            assert not any("announce" in job for job in jobs)
         last, code = first.ending()
         assert (last["code"], code) == ("fenced", 4409)
     assert one.send().json()["status"] == "fenced"
     with one.working(broker.http_url) as returned:
         assert returned.ending()[0]["code"] == "fenced"
+
+
+def test_the_delivery_of_an_announced_message_counts_when_its_worker_crashes(
+    http: httpx.Client, broker: Broker, clique: str, stream: str
+) -> None:
+    first = CliqueMember(http, clique, "one", stream, lease_ms=SHORT_LEASE_MS).join()
+    publish_keys(http, stream, *first.keys(5), partition=0)
+    with first.working(broker.http_url) as worker:
+        assert errors(worker.settle(worker.jobs(5), "announce")) == []
+    second = CliqueMember(http, clique, "two", stream, lease_ms=SHORT_LEASE_MS).join()
+    beat_until(second, lambda member: len(member.core.held) == SLOTS)
+    with second.working(broker.http_url, encoding="batch") as worker:
+        head = worker.hear("jobs")
+        assert (head["acquired"], head["announce"]) == ([[0, 4, 1]], [[0, 4]])
+        jobs = [{"topic": stream, "partition": 0, "offset": offset} for offset in (1, 3)]
+        assert errors(worker.settle(jobs, "announce")) == []
+        elsewhere = [{"topic": stream, "partition": 0, "offset": 7}]
+        assert errors(worker.settle(elsewhere, "announce")) == ["lease_over"]
+    third = CliqueMember(http, clique, "three", stream).join()
+    beat_until(third, lambda member: len(member.core.held) == SLOTS)
+    with third.working(broker.http_url) as worker:
+        assert [job["deliveries"] for job in worker.jobs(5)] == [1, 2, 1, 2, 1]
 
 
 def test_a_worker_whose_connection_breaks_again_and_again_keeps_its_messages(
@@ -344,6 +381,17 @@ def test_an_epoch_frame_of_a_worker_without_a_clique_is_refused(
     http.post("/v1/queues", json={"queue": queue, "topic": stream}).raise_for_status()
     with working(broker.http_url, queue, stream) as worker:
         worker.say(type="epoch", epoch=7)
+        last, _ = worker.ending()
+        assert last["code"] == "no_clique"
+
+
+def test_an_announcement_of_a_worker_without_a_clique_is_refused(
+    http: httpx.Client, broker: Broker, unique: Unique, stream: str
+) -> None:
+    queue = unique("jobs")
+    http.post("/v1/queues", json={"queue": queue, "topic": stream}).raise_for_status()
+    with working(broker.http_url, queue, stream) as worker:
+        worker.say(type="settle", number=1, topic=stream, partition=0, announce=[[0, 0]])
         last, _ = worker.ending()
         assert last["code"] == "no_clique"
 

@@ -109,6 +109,7 @@ def _member(one: Facts) -> Facts:
     return {
         **_with_moments(one, "since"),
         "state": "leaving" if one["leaving"] else "member",
+        "revoking": f"{one['revoking']:,}, on_release is late" if one.get("overdue") else one["revoking"],
         "percent": f"{one['share']:.1%}",
         "lease_left": in_words(one["lease_left_ms"] // 1000 * 1000),
         "held": ", ".join(in_flight) or None,

@@ -130,6 +130,10 @@ for _command in (list_queues, describe, receive, work, reset, dead_letters):
               help="One partition, one producer and one consumer at a time: strict order.")  # fmt: skip
 @click.option("--dedup", "dedup_window_ms", type=Duration(), metavar="TIME",
               help="How long the topic remembers message ids (not at all).")  # fmt: skip
+@click.option("--producer", "producers", metavar="USER", multiple=True,
+              help="May publish to the topic: an access rule. Repeatable.")  # fmt: skip
+@click.option("--consumer", "consumers", metavar="USER", multiple=True,
+              help="May work on the queue: access rules. Repeatable.")  # fmt: skip
 @takes_settings
 @click.option(
     "--only-new", is_flag=True, help="Begin with new messages; skip those that the topic already has."
@@ -146,6 +150,8 @@ def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
         queue=name,
         start="latest" if options["only_new"] else "earliest",
         **{option: options[option] for option in topic},
+        producers=list(options["producers"]) or None,
+        consumers=list(options["consumers"]) or None,
         **settings_of(options),
     )
     if as_json:

@@ -197,6 +197,8 @@ class Admin:
         partitions: int | None = None,
         replication_factor: int | None = None,
         dedup: Seconds | None = None,
+        producers: Sequence[str] = (),
+        consumers: Sequence[str] = (),
         configs: Mapping[str, str] | None = None,
         **settings: Unpack[QueueSettings],
     ) -> bool:
@@ -209,17 +211,21 @@ class Admin:
         `read_old`: the queue begins with the oldest message of the topic, and not with the next one. `point_to_point`:
         one partition, one producer and one consumer at a time, in strict order. `partitions`, `replication_factor`: of
         a topic that is created. `dedup`: for how long the topic remembers message ids, also if it exists; 0: not at
-        all. `configs`: more group configs by name. The settings are those of QueueSettings."""
+        all. `producers`, `consumers`: users that get the access rules to publish to the topic, and to work on the
+        queue, if it is created; others may do neither unless a rule allows it. `configs`: more group configs by name.
+        The settings are those of QueueSettings."""
         given = {"share.auto.offset.reset": "earliest" if read_old else "latest", **group_configs(settings)}
         if point_to_point:
             given["penstock.queue.exclusive"] = "true"
         given |= dict(configs or {})
-        of_topic = {
+        of_topic: dict[str, object] = {
             "point_to_point": point_to_point,
             "partitions": partitions,
             "replication_factor": replication_factor,
             "dedup_window_ms": None if dedup is None else as_ms("dedup", dedup),
         }
+        named = {"producers": list(producers), "consumers": list(consumers)}
+        of_topic |= {field: names for field, names in named.items() if names}
         topic = name if topic is None else topic
         if self._begin_queue(name, topic, given, of_topic):
             return True

@@ -94,6 +94,8 @@ class BatchesHead(msgspec.Struct, frozen=True):
     partition: int
     acquired: list[tuple[int, int, int]] = []
     """First, last, deliveries."""
+    announce: OffsetRanges = []
+    """Jobs that a clique's worker announces before it begins them."""
     offsets: OffsetRanges = []
 
 

@@ -30,8 +30,17 @@ from penstock.client.session import ConnectionLoss, Item, Promise, Session, Sess
 from penstock.errors import BatchError
 from penstock.types import TopicPartition
 
-SettleAction = Literal["accept", "retry", "reject", "renew", "return"]
-SETTLE_ACTIONS: Final[tuple[SettleAction, ...]] = ("accept", "retry", "reject", "renew", "return")
+SettleAction = Literal["accept", "retry", "reject", "renew", "return", "announce"]
+SETTLE_ACTIONS: Final[tuple[SettleAction, ...]] = (
+    "accept",
+    "retry",
+    "reject",
+    "renew",
+    "return",
+    "announce",
+)
+NOT_FINAL: Final = frozenset({"renew", "announce"})
+"""The job stays in hand."""
 RENEWALS_PER_LEASE: Final = 4
 OFFSETS_PER_FRAME: Final = 10_000
 """A broker takes frames of one megabyte; an offset on its own has at most 43 bytes in one."""
@@ -129,6 +138,7 @@ class QueueSession(Session[Item]):
         topics: Sequence[str],
         *,
         make: Callable[..., Item],
+        make_suspect: Callable[..., Item] | None = None,
         random: Random,
         credit: Credit,
         standby: bool = False,
@@ -139,11 +149,13 @@ class QueueSession(Session[Item]):
         claim: CliqueClaim | None = None,
     ) -> None:
         """`name`: the broker lists the consumer under it. `max_attempts`: the session fails if the queue allows fewer
-        deliveries. `claim`: of a clique's worker, whose epoch `learn` tells."""
+        deliveries. `claim`: of a clique's worker, whose epoch `learn` tells. `make_suspect`: of jobs that it announces
+        before it begins them."""
         super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
         self._queue = queue
         self._topics = list(topics)
         self._make = make
+        self._make_suspect = make_suspect or make
         self._credit = credit
         self._standby = standby
         self._name = name
@@ -179,7 +191,7 @@ class QueueSession(Session[Item]):
             return
         if action == "renew":
             node.leases[tp][item.offset] = Lease(now, item.order)
-        else:
+        elif action != "announce":
             del node.leases[tp][item.offset]
         key = SettleKey(tp, delay_ms if action == "retry" else None, epoch)
         node.pending.setdefault(key, []).append(
@@ -348,11 +360,13 @@ class QueueSession(Session[Item]):
         acquired = batches.head.acquired
         ranges = [(first, last) for first, last, _deliveries in acquired]
         leases = node.leases.setdefault(tp, {})
+        suspects = {offset for first, last in batches.head.announce for offset in range(first, last + 1)}
         found = set()
         try:
             for which, record in records_within(batches.data, ranges):
                 found.add(record.offset)
-                item = self._make(
+                make = self._make_suspect if record.offset in suspects else self._make
+                item = make(
                     tp,
                     record,
                     connection_id=node.connection_id,
@@ -402,7 +416,7 @@ class QueueSession(Session[Item]):
         key: SettleKey,
         entries: list[SettleEntry],
     ) -> None:
-        entries = self._without_idle_renewals(entries)
+        entries = self._without_idle_entries(entries)
         self._last_request += 1
         number = self._last_request
         self._unanswered[number] = SettleRequest(connection.connection_id, key, entries)
@@ -420,13 +434,13 @@ class QueueSession(Session[Item]):
         frame = compose("settle", number=number, topic=tp.topic, partition=tp.partition, **fields)
         self._send(connection, frame)
 
-    def _without_idle_renewals(self, entries: list[SettleEntry]) -> list[SettleEntry]:
+    def _without_idle_entries(self, entries: list[SettleEntry]) -> list[SettleEntry]:
         """The broker would refuse to renew a job that the same frame settles."""
-        final = {entry.offset for entry in entries if entry.action != "renew"}
-        kept = [entry for entry in entries if entry.action != "renew" or entry.offset not in final]
+        final = {entry.offset for entry in entries if entry.action not in NOT_FINAL}
+        kept = [entry for entry in entries if entry.action not in NOT_FINAL or entry.offset not in final]
         if len(kept) != len(entries):
             for entry in entries:
-                if entry.action == "renew" and entry.offset in final:
+                if entry.action in NOT_FINAL and entry.offset in final:
                     self._resolve(entry.promise, None)
         return kept
 

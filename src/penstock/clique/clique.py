@@ -97,8 +97,8 @@ class Clique(Registration):
         value and headers on Penstock, and a wrapping codec elsewhere. `concurrency`: the most handlers that run at
         once, each for another key. `guarantee`: the clique refuses to start if the carrier cannot give it.
         `dead_letters`: whether messages that cannot be handled are kept in the stream's dead letters, or only logged.
-        `release_timeout`: how long on_release may take; one that is no coroutine function cannot be interrupted, and is
-        only logged. Other options are those of RetryOptions."""
+        `release_timeout`: how long on_release may take; one that is no coroutine function cannot be interrupted, and
+        keeps its slots until it returns, which is logged. Other options are those of RetryOptions."""
         security, retries = _divided(options)
         super().__init__(retries, HandlerTable())
         if not isinstance(concurrency, int) or not 1 <= concurrency <= CONCURRENCY_MAX:

@@ -7,7 +7,7 @@ another queue once it has joined again.
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from penstock.client.aio.driver import TaskDriver
 from penstock.client.base_streams import failure_of
@@ -32,10 +32,19 @@ class CliqueJob(ReceivedRecord):
     """A record of a stream."""
 
     __slots__ = ()
+    is_suspect: ClassVar = False
 
     @property
     def size(self) -> int:
         return RECORD_BYTES + len(self.value or b"") + len(self.key or b"")
+
+
+class SuspectJob(CliqueJob):
+    """An earlier owner held it when it crashed. This one announces it before it begins it: a job that crashes each of
+    its owners becomes a dead letter, and the others that they held do not."""
+
+    __slots__ = ()
+    is_suspect = True
 
 
 class Acknowledgement:
@@ -88,6 +97,7 @@ class CliqueQueue:
             clique,
             topics,
             make=CliqueJob,
+            make_suspect=SuspectJob,
             random=Random(),
             credit=Credit(FIRST_CREDIT, FIRST_CREDIT),
             name=claim.worker,

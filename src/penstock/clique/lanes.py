@@ -122,6 +122,12 @@ class Lanes(Generic[W]):
         lane.chain_id = None
         lane.state = PARKED
 
+    def resume(self, work: W) -> None:
+        """The first message of a parked lane runs now."""
+        lane = self._lanes[work.lane_key]
+        assert lane.state == PARKED
+        lane.state = RUNNING
+
     def unpark(self, key: LaneKey) -> None:
         """Another attempt is due, or the slot may start handlers again."""
         lane = self._lanes.get(key)

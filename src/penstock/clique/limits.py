@@ -13,8 +13,6 @@ KEY_BYTES_MAX: Final = 32 * 1024
 ones."""
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """One message, encoded. NATS takes 1 MiB by default, Penstock what the topic allows."""
-NAME_CHARS_MAX: Final = 200
-"""Of a clique, worker or stream. They are part of topic names (249 characters), subjects and URLs."""
 STREAMS_MAX: Final = 256
 """Streams that one worker handles: each is a subscription, or a topic of the clique's queue."""
 IN_FLIGHT_MAX: Final = 10_000

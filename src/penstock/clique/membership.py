@@ -187,6 +187,11 @@ class Membership:
                 (kept if is_ours else lost)[slot] = self._core.epoch_of(slot)
         return Slots(kept), Slots(lost, lost=True)
 
+    def note_overdue(self, change: int) -> None:
+        """So many slots more, or fewer, wait for an on_release that has not returned in time."""
+        with self._lock:
+            self._core.overdue += change
+
     def released(self, slots: Collection[int]) -> None:
         with self._lock:
             self._core.released(slots, lease_clock_ms())

@@ -208,7 +208,10 @@ class NatsPubSub:
                 pending_msgs_limit=PENDING_MAX,
                 pending_bytes_limit=PENDING_BYTES_MAX,
             )
-            await client.flush()  # from when it has returned, messages come
+            # From when this has returned, messages come. The ping of `flush` goes out directly, and may overtake the
+            # subscription, which is still in the client's buffer: the second ping is behind it.
+            await client.flush()
+            await client.flush()
         return NatsSubscription(subscription)
 
     async def close(self) -> None:

@@ -135,7 +135,13 @@ class JobIntake:
             attempts=job.deliveries - 1,
             chain=chain_of(job),
             deadline=deadline_of(job) if item.is_request else None,
+            announce=partial(self._announce, item) if job.is_suspect else None,
         )
+
+    def _announce(self, item: JobItem, told: Callable[[bool], None]) -> None:
+        """By its newest delivery (1)."""
+        made = item.queue.settle(item.job, "announce")
+        made.add_done_callback(lambda acknowledgement: told(acknowledgement.error is None))
 
     # --- another key
 

@@ -10,7 +10,9 @@ Invariants:
     answer and the call nothing waits.
  2. A slot is in use from that moment until the outcome is settled.
  3. A message that has failed is tried again here, while later ones of its key wait; it keeps its place.
- 4. At most `concurrency` handlers run at once, besides those of requests from inside a handler: these must not wait for
+ 4. A message that has perhaps crashed an earlier owner is announced first, when nothing else keeps it from being
+    called: if this worker crashes as well, the announced ones count as begun.
+ 5. At most `concurrency` handlers run at once, besides those of requests from inside a handler: these must not wait for
     handlers that wait for them.
 """
 
@@ -20,7 +22,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -32,9 +34,12 @@ from penstock.clique.chains import Chain, ChainNumbers, enter_chain
 from penstock.clique.lanes import Lanes
 from penstock.clique.message import Message, Slot
 from penstock.clique.tasks import end_tasks
-from penstock.clique.work import Expired, Failed, Handled, Outcome, Returned, Work
+from penstock.clique.work import Announce, Expired, Failed, Handled, Outcome, Returned, Work
 
 log = logging.getLogger("penstock.clique")
+
+ANNOUNCE_PAUSE_SECONDS: Final = 0.2
+"""After an announcement that was not noted."""
 
 
 class Ownership(Protocol):
@@ -77,9 +82,11 @@ class HandlerRunner:
         """Tasks that have not taken anything yet."""
         self._nested: set[asyncio.Task[None]] = set()
         self._from_handlers = 0
-        """Requests in lanes that were sent from inside a handler (4)."""
+        """Requests in lanes that were sent from inside a handler (5)."""
         self._backoffs: dict[Work, asyncio.TimerHandle] = {}
         """Messages that wait for another attempt (3)."""
+        self._announcing: set[Work] = set()
+        """Messages whose announcement is under way (4)."""
         self._abandoned: set[Work] = set()
         """Their handlers run in threads, which could not be stopped: their slots stay in use (2)."""
         self._is_stopping = False
@@ -102,7 +109,7 @@ class HandlerRunner:
 
     def slots_changed(self) -> None:
         """Slots may have become startable: messages that wait for them are looked at again."""
-        self._lanes.unpark_all(lambda work: work not in self._backoffs)
+        self._lanes.unpark_all(lambda work: work not in self._backoffs and work not in self._announcing)
         self._pump()
 
     def take_back(self, is_wanted: Callable[[int], bool]) -> None:
@@ -143,6 +150,7 @@ class HandlerRunner:
 
     def _left_lane(self, work: Work) -> None:
         self._from_handlers -= work.chain is not None
+        self._announcing.discard(work)
         if (timer := self._backoffs.pop(work, None)) is not None:
             timer.cancel()
 
@@ -179,6 +187,11 @@ class HandlerRunner:
             self._finish(work, Expired())
             return
         epoch = self._ownership.begin(work.slot)  # (1): nothing waits between this and the call
+        if epoch is not None and work.announce is not None:
+            self._ownership.end(work.slot)
+            if not await self._announce(work, work.announce):
+                return
+            epoch = self._ownership.begin(work.slot)
         if epoch is None:
             self._lanes.park(work)
             return
@@ -197,6 +210,27 @@ class HandlerRunner:
             self._backoffs[work] = asyncio.get_running_loop().call_later(outcome, self._try_again, work)
         else:
             self._finish(work, outcome)
+
+    async def _announce(self, work: Work, announce: Announce) -> bool:
+        """Whether it may begin now (4). Its lane is parked meanwhile, so that it can be taken back. If it was not
+        noted, its connection broke, or it is not this worker's any more: then it comes again, or is taken back soon."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bool] = loop.create_future()
+        self._lanes.park(work)
+        self._announcing.add(work)
+        try:
+            announce(lambda is_noted: None if answer.done() else answer.set_result(is_noted))
+            is_noted = await answer
+            if work not in self._announcing:
+                return False  # it was taken back
+        finally:
+            self._announcing.discard(work)
+        if is_noted:
+            work.announce = None
+            self._lanes.resume(work)
+        else:
+            self._backoffs[work] = loop.call_later(ANNOUNCE_PAUSE_SECONDS, self._try_again, work)
+        return is_noted
 
     def _try_again(self, work: Work) -> None:
         self._backoffs.pop(work, None)

@@ -118,14 +118,15 @@ class SlotKeeper:
     async def _call(
         self, callbacks: Sequence[Callable[..., Any]], slots: Slots, timeout_s: float | None = None
     ) -> bool:
-        """Whether all have succeeded. A thread cannot be interrupted: the slots are kept until it has ended."""
+        """Whether all have succeeded. A thread cannot be interrupted, and may still write what the next owner is about
+        to read: the slots are kept until it has ended."""
         for callback in callbacks:
             try:
                 if is_coroutine_function(callback):
                     async with asyncio.timeout(timeout_s):
                         await callback(slots)
                 else:
-                    with self._told_if_late(callback, slots, timeout_s):
+                    with self._noted_if_late(callback, slots, timeout_s):
                         result = await call_in_thread(callback, slots, name="penstock-clique-slots")
                     if inspect.isawaitable(result):
                         await result
@@ -135,18 +136,18 @@ class SlotKeeper:
         return True
 
     @contextmanager
-    def _told_if_late(
+    def _noted_if_late(
         self, callback: Callable[..., Any], slots: Slots, timeout_s: float | None
     ) -> Iterator[None]:
-        """The next owners of these slots wait for the thread, which is not to be a riddle."""
+        """The next owners of these slots wait for the thread: the log and the clique's status say so."""
         if timeout_s is None:
             yield
             return
-        timer = asyncio.get_running_loop().call_later(timeout_s, _tell_late, callback, slots, timeout_s)
+        late = _LateRelease(self._membership, callback, slots, timeout_s)
         try:
             yield
         finally:
-            timer.cancel()
+            late.end()
 
     # --- the lease
 
@@ -170,10 +171,38 @@ class SlotKeeper:
         self._watch_lease()
 
 
-def _tell_late(callback: Callable[..., Any], slots: Slots, timeout_s: float) -> None:
-    log.warning(
-        "%r has not returned for %r within %g s: other workers wait for these slots (a thread cannot be interrupted)",
-        callback,
-        slots,
-        timeout_s,
-    )
+class _LateRelease:
+    """An on_release in a thread: after its time is over, the clique's status counts its slots as overdue, and the log
+    tells of it again and again, each time after twice as long."""
+
+    def __init__(
+        self, membership: Membership, callback: Callable[..., Any], slots: Slots, timeout_s: float
+    ) -> None:
+        self._membership = membership
+        self._callback = callback
+        self._slots = slots
+        self._waited_s = timeout_s
+        self._is_late = False
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(timeout_s, self._note)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._is_late:
+            self._membership.note_overdue(-len(self._slots))
+
+    def _note(self) -> None:
+        if not self._is_late:
+            self._is_late = True
+            self._membership.note_overdue(len(self._slots))
+        log.warning(
+            "worker %s: %r has not returned for %r within %g s: a thread cannot be interrupted, so %s. End this "
+            "process if it never returns",
+            self._membership.worker,
+            self._callback,
+            self._slots,
+            self._waited_s,
+            "this worker cannot get them back" if self._slots.lost else "no other worker gets them",
+        )
+        self._timer = self._loop.call_later(self._waited_s, self._note)
+        self._waited_s *= 2

@@ -48,6 +48,10 @@ Settle = Callable[[Outcome], Confirmation | None]
 """Tells the transport. The slot counts as in use until this is confirmed: while an acknowledgement is under way, the
 slot must not go to another owner, who would get the message again."""
 
+Announce = Callable[[Callable[[bool], None]], None]
+"""Tells the transport that a handler is about to begin a message; the argument is called with whether the transport has
+taken note of it."""
+
 _numbers: Final = itertools.count()
 
 
@@ -55,6 +59,7 @@ class Work:
     """One message or request for one handler."""
 
     __slots__ = (
+        "announce",
         "attempts",
         "chain",
         "deadline",
@@ -80,6 +85,7 @@ class Work:
         attempts: int = 0,
         chain: Chain | None = None,
         deadline: float | None = None,
+        announce: Announce | None = None,
     ) -> None:
         self.handler = handler
         self.message = message
@@ -94,6 +100,8 @@ class Work:
         """Of the handler that has sent this request."""
         self.deadline = deadline
         """By the wall clock: a request that has not begun by then does not begin."""
+        self.announce = announce
+        """To be called before its handler is called for the first time."""
         self.epoch: int | None = None
         """Of its slot, when its handler was called."""
         self.size = len(message.value or b"") + len(message.key or b"")

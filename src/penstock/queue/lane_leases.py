@@ -1,6 +1,6 @@
 """Leases in a queue with lanes: which messages a member gets, and which it loses (invariant 10 in `partition.py`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.queue.chunk import Chunk
@@ -8,13 +8,14 @@ from penstock.queue.lanes import Lanes, LaneTable
 from penstock.queue.leases import Lease, Leases, still_held
 from penstock.queue.offset_table import OffsetTable
 from penstock.queue.settings import MAX_DELIVERIES
-from penstock.queue.states import AVAILABLE, CHUNK_SIZE, LEASED
+from penstock.queue.states import AVAILABLE, CHUNK_SIZE, DONE, LEASED
+from penstock.queue.suspects import Suspects
 from penstock.queue.values import Acquired
 
 
 class Lost(NamedTuple):
-    """An offset whose lane belongs to another owner now, or to the same one in another epoch. `is_begun` is False if
-    its member gave the lane up, and so had begun none of its messages."""
+    """An offset whose lane belongs to another owner now, or to the same one in another epoch. `is_begun`: its owner
+    crashed, and had announced the message before. An owner that gave the lane up had begun none of its messages."""
 
     chunk: Chunk
     place: int
@@ -31,6 +32,7 @@ class LaneLeases:
         self._leases = leases
         self._interrupted: dict[str, set[int]] = {}
         """By owner: messages whose leases ended while it was at work, and that it has not got again."""
+        self._suspects = Suspects()
 
     @property
     def ready_lanes(self) -> int:
@@ -119,11 +121,27 @@ class LaneLeases:
             self._interrupted[owner].difference_update(offsets)
         return offsets
 
+    # Suspects
+
+    def suspects_among(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Messages that an owner held when it crashed: the next one announces them before it begins them."""
+        return self._suspects.among(ranges)
+
+    def announce(self, member: str, first: int, last: int) -> None:
+        """The member is about to begin these messages, which it holds."""
+        owner = self._lanes.owner_of(member)
+        if owner is not None:
+            self._suspects.announce(owner, first, last)
+
+    def give_up(self, first: int, last: int) -> None:
+        """The member that held these messages does not work on them any more, and has not crashed."""
+        self._suspects.give_up(first, last)
+
     # Leases that end
 
     def interrupt(self, member: str, chunk: Chunk, start: int, stop: int) -> bool:
         """The member's lease on these offsets has ended. True if its owner is at work: a connection broke, or the
-        worker renewed too late. The owner gets them again, and only its end tells whether that delivery counts."""
+        worker renewed too late. The owner gets them again, and only its crash makes that delivery count."""
         owner = self._lanes.owner_of(member)
         if owner is None or owner not in self._lanes.table.present:
             return False
@@ -131,13 +149,21 @@ class LaneLeases:
         return True
 
     def take_abandoned(self) -> Iterator[tuple[Chunk, int]]:
-        """The interrupted messages of owners that have gone since, as far as they are still available."""
+        """The interrupted messages of owners that have crashed since, as far as they are still available and these
+        owners had announced them."""
         table = self._lanes.table
         for owner in list(self._interrupted):
-            found = list(self._available(self._interrupted.pop(owner)))
-            if owner not in table.present:
-                yield from found
-            elif kept := {chunk.base + at for chunk, at in found if self._is_of(owner, chunk, at)}:
+            kept: set[int] = set()
+            for chunk, at in list(self._available(self._interrupted.pop(owner))):
+                offset = chunk.base + at
+                if owner not in table.present:
+                    if self._suspects.crashed(owner, offset):
+                        yield chunk, at
+                elif self._is_of(owner, chunk, at):
+                    kept.add(offset)
+                else:
+                    self._suspects.give_up(offset, offset)
+            if kept:
                 self._interrupted[owner] = kept
 
     def _available(self, offsets: set[int]) -> Iterator[tuple[Chunk, int]]:
@@ -157,6 +183,7 @@ class LaneLeases:
         if table.epoch < before.epoch:
             return []
         self._lanes.assign(table)
+        self._suspects.prune(self._is_undone)
         return [
             lost
             for member, owner in self._lanes.members
@@ -168,7 +195,6 @@ class LaneLeases:
         """All leases were given by the table before. If the epoch of a lane is another one, its owner has lost the lane
         in between, or was about to."""
         table = self._lanes.table
-        is_begun = owner not in table.present
         for first, behind in lease.ranges:
             for chunk, index, end in self._table.pieces(first, behind):
                 for start, stop in still_held(lease, chunk, index, end):
@@ -176,7 +202,18 @@ class LaneLeases:
                     for at in range(start, stop):
                         lane = chunk.lanes[at]
                         if table.owner(lane) != owner or table.epoch_of(lane) != before.epoch_of(lane):
-                            yield Lost(chunk, at, lease.member, is_begun)
+                            yield Lost(chunk, at, lease.member, self._is_counted(owner, chunk.base + at))
+
+    def _is_counted(self, owner: str, offset: int) -> bool:
+        """Whether the delivery of a message counts that its owner has lost."""
+        if owner not in self._lanes.table.present:
+            return self._suspects.crashed(owner, offset)
+        self._suspects.give_up(offset, offset)
+        return False
+
+    def _is_undone(self, offset: int) -> bool:
+        chunk = self._table.chunks.get(offset // CHUNK_SIZE)
+        return chunk is not None and chunk.state[offset % CHUNK_SIZE] != DONE
 
     def is_fenced(self, member: str, first: int, last: int, epoch: int | None, *, is_held: bool) -> bool:
         """Whether the lane of one of these messages has another owner now, or got its owner in a later epoch than the

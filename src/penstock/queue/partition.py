@@ -36,7 +36,8 @@ Invariants. Code and tests cite the numbers.
       The lowest available offset (8) is the lowest of the owner's lanes then. A member may hold many messages of a
       lane: it processes those of one key in order, and keeps its lease while it tries again. However often an owner
       gets a message while it is at work, that is one delivery: a worker whose connection breaks has its messages in
-      hand, most of them not begun, and they must not become dead letters.
+      hand, most of them not begun, and they must not become dead letters. When it crashes, this delivery counts for
+      messages that it had announced, and for no others (`suspects.py`).
 
 Delivery is at least once. A member that finished its work and lost its lease before it acknowledged has done work that
 another member will repeat; after a restart the same holds for every acknowledgement that was not saved. A dead letter
@@ -44,7 +45,9 @@ may be copied twice if the leader dies between the copy and `dead_letters_copied
 
 Delivery counts are stored with the next other change in their chunk, not when a message is delivered: after a crash a
 count may be lower than it was, and the limit is reached later. An undone message whose stored count has reached the
-limit goes to the dead letters at a restart: it may be the message that brought the leader down.
+limit goes to the dead letters at a restart: it may be the message that brought the leader down. With lanes, the
+delivery of a message that is leased is not stored: its owner may never have begun it, and a change of leaders must not
+count.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -295,11 +298,13 @@ class QueuePartition:
         held = held_ranges(self._table, self._leases, member, first, last)
         for chunk, start, stop, _ in held or ():
             self._undo(chunk, start, stop)
+        if held is not None and self.lanes is not None:
+            self.lanes.give_up(first, last)
         return held is not None
 
     def release_member(self, now_ms: int, member: str) -> None:
         """The member is gone: its messages become available at once. Their deliveries count; otherwise a message that
-        crashes each of its consumers would be delivered forever. With lanes they count when the owner is gone (10)."""
+        crashes each of its consumers would be delivered forever. With lanes it takes more than that (10)."""
         self.tick(now_ms)
         for lease in self._leases.of(member):
             self._end(lease)
@@ -322,7 +327,7 @@ class QueuePartition:
     def assign(self, now_ms: int, table: LaneTable) -> Withdrawn:
         """Lanes have other owners from now on; an older table changes nothing. Messages of a lane that its owner lost
         are available at once (10). If that owner is at work, it gave the lane up and had begun none of them: such a
-        delivery does not count."""
+        delivery does not count. If it crashed, the delivery counts for messages that it had announced."""
         assert self.lanes is not None
         self.tick(now_ms)
         lost = self.lanes.assign(table)
@@ -335,6 +340,17 @@ class QueuePartition:
             self._count_delivery(chunk, index)
         begun = sum(each.is_begun for each in lost)
         return Withdrawn(len(lost) - begun, begun)
+
+    def announce(self, now_ms: int, member: str, first: int, last: int) -> bool:
+        """The member is about to begin these messages: if it crashes, their delivery counts. Only suspects need this
+        (`LaneLeases.suspects_among`). All of the range, or nothing if the member does not hold all of it; returns
+        which."""
+        assert self.lanes is not None
+        self.tick(now_ms)
+        if held_ranges(self._table, self._leases, member, first, last) is None:
+            return False
+        self.lanes.announce(member, first, last)
+        return True
 
     def may_get(self, member: str) -> bool:
         """Whether `acquire` may find messages for this member among those that were read."""
@@ -443,6 +459,8 @@ class QueuePartition:
     def _settle(self, now_ms: int, kind: int, piece: Held, delay_ms: int | None) -> None:
         chunk, start, stop, lease = piece
         if kind == _RELEASE:
+            if self.lanes is not None:
+                self.lanes.give_up(chunk.base + start, chunk.base + stop - 1)
             self._give_back(chunk, start, stop, lease.member, now_ms, delay_ms)
         elif kind == _REJECT:
             for first, end, _ in runs(chunk.deliveries, start, stop):

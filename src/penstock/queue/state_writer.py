@@ -124,4 +124,4 @@ class StateWriter:
         chunk = table.chunks.get(number)
         if chunk is None:
             return _DONE_CHUNK
-        return encode_chunk(chunk.state, chunk.deliveries, max(0, since), chunk.delayed())
+        return encode_chunk(chunk.state, chunk.stored_deliveries(), max(0, since), chunk.delayed())

@@ -9,7 +9,8 @@ from enum import StrEnum
 import msgspec
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.ring.slots import check_bitmap
+from penstock.ring.names import NAME_RULE, is_name
+from penstock.ring.slots import SLOTS, check_bitmap
 from penstock.ring.table import NO_EPOCH, Table
 
 DEFAULT_LEASE_MS = 8_000
@@ -27,8 +28,6 @@ class CliqueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Members of one clique: with more, a share would be below eight slots, and shares could not be even."""
     max_cliques: int = 1_000
     """Cliques on one partition of the state topic; each costs about 150 KB of memory while it has members."""
-    max_name_bytes: int = 249
-    """Names of cliques, workers and streams; as long as a topic's name may be."""
     max_member_id_bytes: int = 64
     max_streams: int = 64
     """Streams that one worker handles: they are stored with each change of the clique."""
@@ -59,11 +58,15 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """It wants to hand everything over and go. It cannot change its mind."""
     streams: tuple[str, ...] = ()
     """The streams that it handles; for people who ask about the clique."""
+    overdue: int = 0
+    """How many slots it does not hand over because its on_release has not returned in time; for the same people."""
 
     def check(self, limits: CliqueLimits = LIMITS) -> "Beat":
         """Raises KafkaError for a beat that no worker sends; gives the beat back otherwise."""
-        _check_name("worker", self.worker, limits.max_name_bytes)
-        _check_name("member_id", self.member_id, limits.max_member_id_bytes)
+        _check_name("worker", self.worker)
+        size = len(self.member_id.encode("utf-8", "surrogatepass"))
+        most = limits.max_member_id_bytes
+        _check("member_id", self.member_id[:80], 0 < size <= most, f"1 to {most} bytes")
         _check("sequence", self.sequence, self.sequence >= 1, "1 or more")
         _check("epoch", self.epoch, 0 <= self.epoch < 2**63, "0 or more")
         in_range = LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX
@@ -74,7 +77,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         small = size <= limits.max_streams_bytes
         _check("streams", f"{size} bytes", small, f"at most {limits.max_streams_bytes} bytes of names")
         for stream in self.streams:
-            _check_name("streams", stream, limits.max_name_bytes)
+            _check_name("streams", stream)
+        _check("overdue", self.overdue, 0 <= self.overdue <= SLOTS, f"0 to {SLOTS}")
         try:
             check_bitmap(self.held)
         except ValueError as wrong:
@@ -82,14 +86,13 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-def check_clique_name(name: str, limits: CliqueLimits = LIMITS) -> str:
-    """Raises KafkaError for an empty name or one that is too long; gives the name back otherwise."""
-    return _check_name("clique", name, limits.max_name_bytes)
+def check_clique_name(name: str) -> str:
+    """Raises KafkaError for what is no name (`names.py`); gives the name back otherwise."""
+    return _check_name("clique", name)
 
 
-def _check_name(field: str, name: str, most_bytes: int) -> str:
-    size = len(name.encode("utf-8", "surrogatepass"))
-    _check(field, name[:80], 0 < size <= most_bytes, f"a name of 1 to {most_bytes} bytes")
+def _check_name(field: str, name: str) -> str:
+    _check(field, name[:80], is_name(name), NAME_RULE)
     return name
 
 

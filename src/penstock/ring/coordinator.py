@@ -84,6 +84,8 @@ class _Clique:
         """Not taken yet."""
         self.newcomers: dict[str, tuple[Beat, int]] = {}
         """By worker: the newest beat of one whose name is taken, and when it came (5)."""
+        self.overdue: dict[str, int] = {}
+        """By member id: slots that a member reports as overdue (`Beat.overdue`); none without an entry."""
         self.waiting: dict[str, _BeatRequest | _TableRequest] = {}
         """Replies that are held back for want of news."""
 
@@ -143,7 +145,7 @@ class CliqueCoordinator:
             member.member_id: self._lease_left_ms(now_ms, hosted, worker)
             for worker, member in hosted.state.members.items()
         }
-        return describe_clique(clique, hosted.state, left_ms)
+        return describe_clique(clique, hosted.state, left_ms, hosted.overdue)
 
     def listed(self, now_ms: int) -> list[CliqueDescription]:
         """All cliques that are stored, also those without members."""
@@ -164,7 +166,7 @@ class CliqueCoordinator:
 
     def _new(self, now_ms: int, name: str) -> _Clique:
         """A clique that is not stored before a worker has joined: the first beat of a worker only introduces it."""
-        check_clique_name(name, self._limits)
+        check_clique_name(name)
         if len(self._cliques) >= self._limits.max_cliques:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -235,6 +237,7 @@ class CliqueCoordinator:
         for request in requests:
             state, _ = state.beat(request.beat, now_ms, self._limits)
             self._renew(now_ms, hosted.name, state, request.beat)
+            _note_overdue(hosted, request.beat)
         heard = state
         state = self._without_expired(now_ms, hosted, state)
         if state is hosted.state:
@@ -289,6 +292,8 @@ class CliqueCoordinator:
     ) -> None:
         concerned = changed_workers(hosted.state, state)
         hosted.state, hosted.is_stored = state, True
+        present = {member.member_id for member in state.members.values()} if hosted.overdue else set()
+        hosted.overdue = {one: count for one, count in hosted.overdue.items() if one in present}
         for request in requests:
             # The write may have taken longer than the lease that counts from the receipt.
             self._renew(now_ms, hosted.name, state, request.beat)
@@ -382,6 +387,13 @@ class CliqueCoordinator:
             self._advance(now_ms, hosted)
 
         self._outbox.persist([(encode_key(hosted.name), None)], written)
+
+
+def _note_overdue(hosted: _Clique, beat: Beat) -> None:
+    if beat.overdue and hosted.state.has_member(beat.worker, beat.member_id):
+        hosted.overdue[beat.member_id] = beat.overdue
+    else:
+        hosted.overdue.pop(beat.member_id, None)
 
 
 def encode_key(clique: str) -> bytes:

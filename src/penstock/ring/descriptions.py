@@ -1,5 +1,7 @@
 """Cliques as people see them."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.ring.clique_state import CliqueState, Member
@@ -19,6 +21,8 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     """How many of these it has still to hand over."""
     leaving: bool
     streams: tuple[str, ...]
+    overdue: int = 0
+    """How many slots it does not hand over because its on_release has not returned in time."""
 
 
 class CliqueDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,21 +57,31 @@ def outline_clique(name: str, state: CliqueState) -> CliqueOutline:
     )
 
 
-def describe_clique(name: str, state: CliqueState, lease_left_ms: dict[str, int]) -> CliqueDescription:
-    """`lease_left_ms`: by member id."""
+def describe_clique(
+    name: str, state: CliqueState, lease_left_ms: dict[str, int], overdue: Mapping[str, int]
+) -> CliqueDescription:
+    """`lease_left_ms` and `overdue`: by member id."""
     return CliqueDescription(
         clique=name,
         epoch=state.epoch,
         changed_ms=state.changed_ms,
         handovers=len(state.revoked),
         members=tuple(
-            _describe_member(worker, member, state, lease_left_ms.get(member.member_id, member.lease_ms))
+            _describe_member(
+                worker,
+                member,
+                state,
+                lease_left_ms.get(member.member_id, member.lease_ms),
+                overdue.get(member.member_id, 0),
+            )
             for worker, member in sorted(state.members.items())
         ),
     )
 
 
-def _describe_member(worker: str, member: Member, state: CliqueState, left_ms: int) -> MemberDescription:
+def _describe_member(
+    worker: str, member: Member, state: CliqueState, left_ms: int, overdue: int
+) -> MemberDescription:
     return MemberDescription(
         worker=worker,
         member_id=member.member_id,
@@ -78,4 +92,5 @@ def _describe_member(worker: str, member: Member, state: CliqueState, left_ms: i
         revoking=sum(state.owners[slot] == worker for slot in state.revoked),
         leaving=member.leaving,
         streams=member.streams,
+        overdue=overdue,
     )

@@ -113,6 +113,8 @@ class MemberCore:
         self.leaving = False
         self.has_left = False
         """Whether the clique has confirmed that this worker has gone."""
+        self.overdue = 0
+        """Slots whose on_release has not returned in time: the worker's runtime sets it."""
         self.next_beat_ms: float = now_ms
         """When to call `beat`; earlier does no harm."""
 
@@ -143,6 +145,7 @@ class MemberCore:
             held=bitmap_of(self._holdings),
             leaving=self.leaving,
             streams=self.streams,
+            overdue=self.overdue,
         )
 
     def replied(self, reply: BeatReply, now_ms: float) -> None:

@@ -1,8 +1,9 @@
 """A worker of a queue as a member of its clique: whether it is one, and which slots it is served.
 
 The worker names itself (`Work.clique`) and the newest table that it knows. It is served when this node knows a table
-that is not older. A member that such a table does not have was removed: its connection ends with `fenced`. A second
-connection of the same member replaces the first one, which may be dead without having been closed.
+that is not older. A member that such a table does not have was removed: its connection ends with `fenced`. A worker
+that claims to know an epoch which the coordinator is far from is refused after one look there (`unknown_epoch`). A
+second connection of the same member replaces the first one, which may be dead without having been closed.
 """
 
 import asyncio
@@ -79,6 +80,12 @@ class CliqueMember:
         """Ended if the member was removed or replaced, or if its queue is not that of a clique any more."""
         if self._is_replaced:
             raise Ended("replaced", f"another connection serves the member {self._claim.member_id!r} now")
+        if self._watch.refuted_by is not None:
+            message = (
+                f"epoch: worker {self._claim.worker!r} claims to know epoch {self._watch.claimed_epoch}, and clique "
+                f"{self._clique!r} is at {self._watch.refuted_by}: expected an epoch that a reply to a beat has told"
+            )
+            raise Ended("unknown_epoch", message)
         if self.is_served and not self._watch.is_member(self._claim.worker, self._claim.member_id):
             self._node.cliques.fenced += 1
             message = (

@@ -11,7 +11,7 @@ from penstock.node.queues.failures import MAX_FAILURES, Failure
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.clique_shapes import Epoch, MemberId, WorkerName
-from penstock.web.api.jobs import Handed, Job
+from penstock.web.api.jobs import Handed, Job, Range
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem
 from penstock.web.api.queue_shapes import MAX_DURATION_MS
@@ -74,6 +74,8 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     renew: Ranges = []
     failures: Annotated[list[FailedRange], Meta(max_length=MAX_RANGES)] = []
     unbegun: Ranges = msgspec.field(default_factory=list, name="return")
+    announce: Ranges = []
+    """Of a clique's worker: jobs that it is about to begin, and that were to be announced."""
     epoch: Epoch | None = None
     """Of a clique's worker: the newest table that it knew when it began these jobs."""
 
@@ -121,6 +123,10 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
         """Ranges that the worker has not begun. Problem if one is invalid."""
         return [_checked(one) for one in self.unbegun]
 
+    def announced(self) -> list[tuple[int, int]]:
+        """Ranges that a clique's worker is about to begin. Problem if one is invalid."""
+        return [_checked(one) for one in self.announce]
+
 
 class CreditFrame(Frame, frozen=True, kw_only=True, tag="credit"):
     credit: Annotated[int, Meta(ge=0, le=MAX_CREDIT)]
@@ -159,25 +165,36 @@ class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     acquired: list[Handed]
     """First, last, deliveries: the batches may hold records of other workers, too."""
+    announce: list[Range] | msgspec.UnsetType = msgspec.UNSET
+    """Jobs that a clique's worker announces before it begins them."""
 
 
-def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed]) -> bytes:
+def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed], announce: list[Range]) -> bytes:
     """The length of a head (four bytes, big-endian), the head as JSON, record batches."""
-    head = msgspec.json.encode(BatchHead(topic=key.topic, partition=key.partition, acquired=acquired))
+    head = msgspec.json.encode(
+        BatchHead(
+            topic=key.topic,
+            partition=key.partition,
+            acquired=acquired,
+            announce=announce or msgspec.UNSET,
+        )
+    )
     return binary_frame(b"".join((LENGTH.pack(len(head)), head, data)))
 
 
-def jobs_frame(key: TopicPartition, jobs: list[Job], encoding: Encoding) -> bytes:
-    bodies = [_body(key, job, encoding) for job in jobs]
+def jobs_frame(key: TopicPartition, jobs: list[Job], encoding: Encoding, announce: list[Range]) -> bytes:
+    to_announce = {offset for first, last in announce for offset in range(first, last + 1)}
+    bodies = [_body(key, job, encoding, job.record.offset in to_announce) for job in jobs]
     return text_frame(b'{"type":"jobs","jobs":[%s]}' % b",".join(bodies))
 
 
-def _body(key: TopicPartition, job: Job, encoding: Encoding) -> bytes:
+def _body(key: TopicPartition, job: Job, encoding: Encoding, to_announce: bool) -> bytes:
     about = msgspec.json.encode(record_out(job.record, encoding))
     # Topics are named in ASCII, without anything that JSON would escape.
-    return b'{"topic":"%s","partition":%d,"deliveries":%d,%s' % (
+    return b'{"topic":"%s","partition":%d,"deliveries":%d,%s%s' % (
         key.topic.encode(),
         key.partition,
         job.deliveries,
+        b'"announce":true,' if to_announce else b"",
         about[1:],
     )

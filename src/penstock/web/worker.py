@@ -18,6 +18,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, St
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
+from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.local_receiver import held_by_other
 from penstock.node.queues.values import FENCED
 from penstock.node.subscriptions.values import FrameSink
@@ -100,6 +101,9 @@ class Worker:
         """The response comes when the settlement is durable."""
         self._is_awake = True
         acknowledgements, returned, reasons = frame.acknowledgements(), frame.returned(), frame.reasons()
+        announced = frame.announced()
+        if announced and self.clique is None:
+            raise Problem(400, "no_clique", "`announce` is for workers of a clique: name it in `work`")
         await self._answers.acquire()
         driver = self._drivers.get(frame.place)
         if driver is None:
@@ -115,6 +119,7 @@ class Worker:
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
             refused = await self._return(driver, returned)
+            refused += await self._announce(driver, announced)
         except PenstockError as trouble:
             self._settling -= frame.final_count
             self._settled(frame, trouble)
@@ -129,6 +134,16 @@ class Worker:
         refused: list[Range] = []
         for at in range(0, len(ranges), SETTLED_AT_ONCE):
             refused += driver.hand_back(self.consumer, ranges[at : at + SETTLED_AT_ONCE])
+            if at + SETTLED_AT_ONCE < len(ranges):
+                await asyncio.sleep(0)
+        return [_not_leased(refused)] if refused else []
+
+    async def _announce(self, driver: QueueDriver, ranges: Sequence[Range]) -> list[NotLeased]:
+        """The worker is about to begin these jobs. The result is the refusals."""
+        refused: list[Range] = []
+        for at in range(0, len(ranges), SETTLED_AT_ONCE):
+            if isinstance(driver, LaneDriver):
+                refused += driver.announce(self.consumer, ranges[at : at + SETTLED_AT_ONCE])
             if at + SETTLED_AT_ONCE < len(ranges):
                 await asyncio.sleep(0)
         return [_not_leased(refused)] if refused else []
@@ -245,22 +260,28 @@ class Worker:
         acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
         self._held += sum(last - first + 1 for first, last, _ in acquired)
         self._is_awake = False
+        announce: list[Range] = []
+        if isinstance(driver, LaneDriver):
+            announce = driver.suspects_among((first, last) for first, last, _ in acquired)
         if self._request.encoding == "batch" and not _is_small_part(delivery.records, acquired):
-            return batch_frame(key, delivery.records, acquired)
+            return batch_frame(key, delivery.records, acquired, announce)
         opened, frame = await offloaded(
-            unpacked_total(delivery.records), self._framed, key, delivery.records, acquired
+            unpacked_total(delivery.records), self._framed, key, delivery.records, acquired, announce
         )
         if self._request.encoding != "batch":
             self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
             self._settle_unreadable(driver, AckKind.GAP, opened.missing)
         return frame
 
-    def _framed(self, key: TopicPartition, data: bytes, acquired: list[Handed]) -> tuple[Opened, bytes]:
+    def _framed(
+        self, key: TopicPartition, data: bytes, acquired: list[Handed], announce: list[Range]
+    ) -> tuple[Opened, bytes]:
         """The jobs in the batches, and a frame with them. May run in a thread."""
         opened = open_jobs(data, acquired, self._batches)
         if self._request.encoding == "batch":
-            return opened, batch_frame(key, _repacked(opened, data), acquired)
-        return opened, jobs_frame(key, opened.jobs, self._request.encoding) if opened.jobs else b""
+            return opened, batch_frame(key, _repacked(opened, data), acquired, announce)
+        frame = jobs_frame(key, opened.jobs, self._request.encoding, announce) if opened.jobs else b""
+        return opened, frame
 
     def _settle_unreadable(self, driver: QueueDriver, kind: AckKind, ranges: Sequence[Range]) -> None:
         """Settles jobs that the worker cannot be sent: else they would be delivered again and again."""

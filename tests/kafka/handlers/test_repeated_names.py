@@ -56,6 +56,9 @@ NOT_ANSWERED_BY_NAME = {
     ApiKey.DESCRIBE_QUORUM: "answers for one topic",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "is refused",
     ApiKey.LIST_CONFIG_RESOURCES: "types become a set",
+    ApiKey.CREATE_ACLS: "rules become a set; bounded by limits.max_acls",
+    ApiKey.DELETE_ACLS: "filters, at most MAX_FILTERS",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "changes, at most MAX_CHANGES; one mechanism twice is an error",
     ApiKey.SHARE_FETCH: "acknowledgements; partitions are bounded by the session",
     ApiKey.SHARE_ACKNOWLEDGE: "acknowledgements",
 }

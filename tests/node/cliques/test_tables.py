@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.cliques import tables as module
 from penstock.node.cliques.coordinators import CliqueCoordinators
-from penstock.node.cliques.tables import CliqueTables, lanes_of
+from penstock.node.cliques.tables import EPOCHS_AHEAD_MAX, TABLE_WAIT_MS, CliqueTables, lanes_of
 from penstock.node.queues.manager import QueueManager
 from penstock.ring import SLOTS, Beat, CliqueState, Table
 
@@ -27,11 +27,13 @@ class FakeCoordinators:
 
     def __init__(self) -> None:
         self.polls: list[tuple[int, asyncio.Future[Table | None]]] = []
+        self.waits_ms: list[int] = []
         self.polled = asyncio.Event()
 
     async def table(self, clique: str, known_epoch: int, wait_ms: int, *, caller: Any) -> Table | None:
         answer: asyncio.Future[Table | None] = asyncio.get_running_loop().create_future()
         self.polls.append((known_epoch, answer))
+        self.waits_ms.append(wait_ms)
         self.polled.set()
         return await answer
 
@@ -128,6 +130,68 @@ def test_a_poll_that_does_not_bring_what_a_worker_knows_is_given_up(monkeypatch:
         assert not last.cancelled()
         watch.expect(7)
         assert followed.timer is None
+
+    run(scenario)
+
+
+def test_a_worker_that_claims_an_impossible_epoch_is_refused_after_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.001)
+
+    async def scenario(tables: CliqueTables, coordinators: FakeCoordinators) -> None:
+        refused = asyncio.Event()
+        liar = tables.watch("pricing", lambda: refused.set() if liar.refuted_by is not None else None)
+        honest = tables.watch("pricing", lambda: None)
+        (await coordinators.next_poll())[1].set_result(some_table(7))
+        await coordinators.next_poll()  # the table is known now
+        honest.expect(7)
+        liar.expect(2**62)
+        (await coordinators.next_poll())[1].set_result(some_table(7))
+        await refused.wait()
+        await coordinators.next_poll()
+        followed = tables._followed["pricing"]
+        assert (liar.refuted_by, honest.refuted_by, followed.timer) == (7, None, None)
+        assert coordinators.waits_ms == [TABLE_WAIT_MS, TABLE_WAIT_MS, 0, TABLE_WAIT_MS]
+        honest.expect(8)
+        assert followed.timer is not None
+        (await coordinators.next_poll())[1].set_result(some_table(8))
+        await coordinators.next_poll()
+        assert (honest.epoch, honest.refuted_by, followed.timer) == (8, None, None)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ahead", [EPOCHS_AHEAD_MAX, EPOCHS_AHEAD_MAX + 1])
+def test_a_claim_a_little_ahead_of_the_coordinator_waits(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.001)
+
+    async def scenario(tables: CliqueTables, coordinators: FakeCoordinators) -> None:
+        watch = tables.watch("pricing", lambda: None)
+        (await coordinators.next_poll())[1].set_result(some_table(7))
+        await coordinators.next_poll()
+        watch.expect(7 + ahead)
+        (await coordinators.next_poll())[1].set_result(some_table(7))
+        await coordinators.next_poll()
+        assert (watch.refuted_by is not None) == (ahead > EPOCHS_AHEAD_MAX)
+        assert tables._followed["pricing"].timer is None, "nothing is asked every second"
+
+    run(scenario)
+
+
+def test_a_worker_that_claims_an_epoch_of_a_clique_that_does_not_exist_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.001)
+
+    async def scenario(tables: CliqueTables, coordinators: FakeCoordinators) -> None:
+        refused = asyncio.Event()
+        watch = tables.watch("pricing", refused.set)
+        await coordinators.next_poll()
+        watch.expect(1_762_000_000)
+        (await coordinators.next_poll())[1].set_result(None)
+        await refused.wait()
+        assert watch.refuted_by == 0
 
     run(scenario)
 

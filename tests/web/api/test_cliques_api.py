@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException
 from penstock import Broker
 from penstock.config import Limits
 from penstock.ring import SLOTS, BeatStatus
+from penstock.ring.names import NAME_CHARS_MAX
 from penstock.ring.slots import BITMAP_BYTES
 from tests.kafka.clients.queues import configure, take
 from tests.kafka.clients.queues import worker as share_consumer
@@ -124,18 +126,24 @@ def test_a_bitmap_of_another_size_is_refused(http: httpx.Client, clique: str, st
     assert "bitmap" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["x" * 250])
-def test_names_are_limited(http: httpx.Client, clique: str, stream: str, name: str) -> None:
-    assert CliqueMember(http, name, "one", stream).send().status_code == 400
-    assert CliqueMember(http, clique, name, stream).send().status_code == 400
-
-
-def test_a_name_of_many_bytes_is_refused_although_it_has_few_characters(
-    http: httpx.Client, clique: str, stream: str
+@pytest.mark.parametrize(
+    "name", ["x" * (NAME_CHARS_MAX + 1), "a%20b", ".a", "a.", "a..b", "a%0A", "caf%C3%A9"]
+)
+def test_names_that_the_client_refuses_are_refused_with_their_field(
+    http: httpx.Client, clique: str, stream: str, name: str
 ) -> None:
-    refused = CliqueMember(http, clique, "é" * 200, stream).send()
-    assert refused.status_code == 400
-    assert "249 bytes" in refused.json()["error"]["message"]
+    for member, field in (
+        (CliqueMember(http, name, "one", stream), "clique"),
+        (CliqueMember(http, clique, name, stream), "worker"),
+        (CliqueMember(http, clique, "one", unquote(name)), "streams[0]"),
+    ):
+        refused = member.send()
+        assert refused.status_code == 400, refused.text
+        error = refused.json()["error"]
+        assert error["field"] == field
+        expected = "1 to 200 of a-z" if len(name) <= NAME_CHARS_MAX else "length <= 200"
+        assert expected in error["message"]
+    assert http.get(f"/v1/queues/{name}").status_code in (400, 404), "no queue was created"
 
 
 def test_a_clique_cannot_have_the_name_of_a_consumer_group(

@@ -103,7 +103,9 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         return CreateAclsResponse(results=[_failed(refused) for _ in request.creations])
     results: list[AclCreationResult] = []
     valid: list[tuple[AclCreationResult, AclBinding]] = []
+    rows = ResponseRows(context)
     for creation in request.creations:
+        await rows.pause()
         try:
             result = AclCreationResult()
             valid.append((result, _binding(creation)))

@@ -45,6 +45,7 @@ VERSIONS: dict[ApiKey, int] = {
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.CREATE_ACLS: 3,
 }
 """Topics go by name in all of them: the newest versions that do so."""
 

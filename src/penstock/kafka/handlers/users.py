@@ -24,6 +24,9 @@ from penstock.kafka.wire.messages.describe_user_scram_credentials import (
 )
 from penstock.security.credentials import SCRAM_MECHANISMS, ScramMechanism, credential_from_salted
 
+MAX_CHANGES = 1_000
+"""In one request: each user is a change of the metadata of its own."""
+
 
 def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
@@ -63,6 +66,10 @@ async def alter_user_scram_credentials(
     rows += [(row.name, row.mechanism) for row in request.upsertions]
     twice = {name for (name, _), number in Counter(rows).items() if number > 1}
     results = []
+    if len(rows) > MAX_CHANGES:
+        message = f"{len(rows)} changes in one request: expected {MAX_CHANGES} at most"
+        refused = AlterUserScramCredentialsResult(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+        return AlterUserScramCredentialsResponse(results=[refused])
     for user in dict.fromkeys(name for name, _ in rows):
         result = AlterUserScramCredentialsResult(user=user)
         try:

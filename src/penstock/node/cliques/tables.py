@@ -12,6 +12,7 @@ knows itself, and while its lease lasts (`ring.member`).
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER
@@ -30,9 +31,18 @@ PAUSE_SECONDS = 0.2
 """After a poll that failed, or found no such clique."""
 REFRESH_SECONDS = 1.0
 """How soon a poll is given up that has not brought a table which a worker knows already: the coordinator that it went
-to may have been replaced, without having noticed."""
+to may have been replaced, without having noticed. The coordinator is then asked once for what it knows now."""
+EPOCHS_AHEAD_MAX = 100
+"""A worker that claims to know an epoch further ahead of the coordinator's is refused. An honest one knows none ahead:
+its table was committed before. The claims of others cost one question each, so this bounds these, too."""
 
 Notify = Callable[[], None]
+
+
+class Answer(NamedTuple):
+    """Of the coordinator: the newest table, or None if there is no such clique."""
+
+    table: Table | None
 
 
 class FollowedTable:
@@ -44,9 +54,9 @@ class FollowedTable:
         self.lanes = LaneTable()
         self.watches: dict[TableWatch, Notify] = {}
         self.task: asyncio.Task[None] | None = None
-        self.poll: asyncio.Task[Table | None] | None = None
-        self.expected_epoch = 0
-        """The newest table that a worker knows."""
+        self.poll: asyncio.Task[Answer | None] | None = None
+        self.must_look = False
+        """The next question is what the coordinator knows now, and not a long poll."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -57,6 +67,17 @@ class TableWatch:
         self._tables = tables
         self._clique = clique
         self._followed = followed
+        self.claimed_epoch = 0
+        """The newest table that the worker claims to know."""
+        self.is_checked = True
+        """Whether the coordinator was asked since the worker has claimed that."""
+        self.refuted_by: int | None = None
+        """The coordinator's epoch, if the worker cannot know what it claims to know."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the worker knows a newer table than this node, and the coordinator was not asked since."""
+        return not self.is_checked and self.claimed_epoch > self._followed.lanes.epoch
 
     @property
     def epoch(self) -> int:
@@ -68,8 +89,16 @@ class TableWatch:
         return (worker, member_id) in self._followed.members
 
     def expect(self, epoch: int) -> None:
-        """The worker knows this table, so there must be one."""
-        self._tables.expect(self._followed, epoch)
+        """The worker claims to know this table, so there should be one."""
+        if epoch > self.claimed_epoch:
+            self.claimed_epoch, self.is_checked = epoch, False
+            self._tables.expect(self._followed)
+
+    def check(self, claimed_epoch: int, epoch: int) -> None:
+        """The coordinator was asked after the worker had claimed this, and is at that epoch."""
+        self.is_checked = self.claimed_epoch == claimed_epoch
+        if claimed_epoch > epoch + EPOCHS_AHEAD_MAX:
+            self.refuted_by = epoch
 
     def apply(self, driver: LaneDriver) -> None:
         """Makes a queue deliver by the newest table."""
@@ -113,41 +142,56 @@ class CliqueTables:
         if tasks:
             await asyncio.wait(tasks)
 
-    def expect(self, followed: FollowedTable, epoch: int) -> None:
-        """Asks again if the poll that is under way does not bring a table of this epoch soon."""
-        followed.expected_epoch = max(followed.expected_epoch, epoch)
-        if followed.timer is None and followed.expected_epoch > followed.lanes.epoch:
+    def expect(self, followed: FollowedTable) -> None:
+        """Asks again if the poll that is under way does not bring the table that a worker knows soon."""
+        if followed.timer is None and any(watch.is_waiting for watch in followed.watches):
             loop = asyncio.get_running_loop()
             followed.timer = loop.call_later(REFRESH_SECONDS, self._refresh, followed)
 
     def _refresh(self, followed: FollowedTable) -> None:
         followed.timer = None
-        if followed.expected_epoch > followed.lanes.epoch and followed.poll is not None:
+        if followed.poll is not None and any(watch.is_waiting for watch in followed.watches):
+            followed.must_look = True
             followed.poll.cancel()
-            self.expect(followed, followed.expected_epoch)
 
     async def _follow(self, clique: str, followed: FollowedTable) -> None:
         try:
             while True:
-                followed.poll = asyncio.ensure_future(self._ask(clique, followed.lanes.epoch))
+                is_look = followed.must_look
+                claims = {watch: watch.claimed_epoch for watch in followed.watches} if is_look else {}
+                wait_ms = 0 if is_look else TABLE_WAIT_MS
+                followed.poll = asyncio.ensure_future(self._ask(clique, followed.lanes.epoch, wait_ms))
                 await asyncio.wait({followed.poll})
                 if followed.poll.cancelled():
                     continue
-                table = followed.poll.result()
-                if table is None:
-                    await asyncio.sleep(PAUSE_SECONDS)
-                elif table.epoch > followed.lanes.epoch:
+                answer = followed.poll.result()
+                table = answer.table if answer is not None else None
+                if table is not None and table.epoch > followed.lanes.epoch:
                     self._take(clique, followed, table)
+                if is_look and answer is not None:
+                    followed.must_look = False
+                    self._check_claims(followed, claims, table.epoch if table is not None else 0)
+                elif table is None:
+                    await asyncio.sleep(PAUSE_SECONDS)
         finally:
             if followed.poll is not None:
                 followed.poll.cancel()
 
-    async def _ask(self, clique: str, known_epoch: int) -> Table | None:
+    async def _ask(self, clique: str, known_epoch: int, wait_ms: int) -> Answer | None:
+        """None if the coordinator does not answer."""
         try:
-            return await self._coordinators.table(clique, known_epoch, TABLE_WAIT_MS, caller=BROKER)
+            return Answer(await self._coordinators.table(clique, known_epoch, wait_ms, caller=BROKER))
         except KafkaError as problem:
             log.debug("the table of clique %r is not known: %s", clique, problem)
             return None
+
+    def _check_claims(self, followed: FollowedTable, claims: "dict[TableWatch, int]", epoch: int) -> None:
+        for watch, claimed_epoch in claims.items():
+            watch.check(claimed_epoch, epoch)
+            notify = followed.watches.get(watch)
+            if watch.refuted_by is not None and notify is not None:
+                notify()
+        self.expect(followed)
 
     def _take(self, clique: str, followed: FollowedTable, table: Table) -> None:
         followed.members = frozenset(table.members)

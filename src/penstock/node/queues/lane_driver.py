@@ -4,12 +4,17 @@ The caller says who owns which lane (`assign_lanes`), and for which owner a cons
 in memory only: the owners are durable elsewhere (`node.cliques`), and the next leader is told of them again.
 """
 
+from collections.abc import Iterable
+
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.lane_reader import LaneReader
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.waking import LaneWaking
 from penstock.queue import LaneTable
+
+Range = tuple[int, int]
+"""First and last offset."""
 
 
 class LaneDriver(QueueDriver):
@@ -30,6 +35,18 @@ class LaneDriver(QueueDriver):
         self._tick(now_ms)
         self.stats.count_withdrawn(self.core.assign(now_ms, table))
         self._after()
+
+    def suspects_among(self, ranges: Iterable[Range]) -> list[Range]:
+        """Messages that a worker held when it crashed: the next one announces them before it begins them."""
+        return self.core.lanes.suspects_among(ranges) if self.core.lanes is not None else []
+
+    def announce(self, member: str, ranges: Iterable[Range]) -> list[Range]:
+        """The consumer is about to begin these messages: if it crashes, their delivery counts. Returns the ranges that
+        it does not hold (any more), at least not all of it."""
+        now_ms = self._begin()
+        refused = [one for one in ranges if not self.core.announce(now_ms, member, *one)]
+        self._after()
+        return refused
 
     def check_admits(self, member: str) -> None:
         """POLICY_VIOLATION if this consumer is no worker of the clique."""

@@ -6,17 +6,27 @@ import msgspec
 from msgspec import Meta
 
 from penstock.ring import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Beat
-from penstock.ring.slots import BITMAP_BYTES
-from penstock.web.api.topics import TopicName
+from penstock.ring.names import NAME_CHARS_MAX, NAME_PATTERN, NAME_RULE
+from penstock.ring.slots import BITMAP_BYTES, SLOTS
+from penstock.web.api.expected import EXPECTED
 
 STREAMS_MAX = 64
 """As many as `limits.max_clique_streams` may allow."""
 WAIT_MS_MAX = 30_000
 
-CliqueName = Annotated[
-    str, Meta(min_length=1, max_length=249, description="A clique's name, which its queue has too.")
-]
-WorkerName = Annotated[str, Meta(min_length=1, max_length=249, description="The name of a worker.")]
+
+def _name(description: str) -> Meta:
+    return Meta(
+        pattern=NAME_PATTERN,
+        max_length=NAME_CHARS_MAX,
+        description=description,
+        extra={EXPECTED: NAME_RULE},
+    )
+
+
+CliqueName = Annotated[str, _name("A clique's name, which its queue has too.")]
+WorkerName = Annotated[str, _name("The name of a worker.")]
+StreamName = Annotated[str, _name("The topic of a stream.")]
 MemberId = Annotated[str, Meta(min_length=1, max_length=64, description="One incarnation of a worker.")]
 Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -32,7 +42,8 @@ class MemberParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker's report. `epoch` is the newest table that it knows, `held` the slots that it has not let go of (a
-    bitmap). The reply may be held back for `wait_ms` if there is no news for the worker."""
+    bitmap), `overdue` the number of slots that wait for an on_release which has not returned in time. The reply may be
+    held back for `wait_ms` if there is no news for the worker."""
 
     member_id: MemberId
     sequence: Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -40,7 +51,8 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     epoch: Epoch = 0
     held: Annotated[bytes, Meta(max_length=BITMAP_BYTES)] = b""
     leaving: bool = False
-    streams: Annotated[list[TopicName], Meta(max_length=STREAMS_MAX)] = []
+    streams: Annotated[list[StreamName], Meta(max_length=STREAMS_MAX)] = []
+    overdue: Annotated[int, Meta(ge=0, le=SLOTS)] = 0
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
 
     def beat(self, worker: str) -> Beat:
@@ -53,6 +65,7 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             held=self.held,
             leaving=self.leaving,
             streams=tuple(self.streams),
+            overdue=self.overdue,
         )
 
 
@@ -72,7 +85,8 @@ class CliqueList(msgspec.Struct, frozen=True, kw_only=True):
 
 class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
     """`share` is the part of all slots that it owns, `revoking` the number of slots that it has still to hand over,
-    `in_flight` the number of messages that it holds, by stream."""
+    `overdue` the number of slots that wait for an on_release which has not returned in time, `in_flight` the number of
+    messages that it holds, by stream."""
 
     worker: str
     member_id: str
@@ -82,6 +96,7 @@ class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     share: float
     revoking: int
+    overdue: int
     leaving: bool
     streams: list[str]
     in_flight: dict[str, int]

@@ -177,6 +177,7 @@ def _member(one: MemberDescription, in_flight: dict[str, Counter[str]]) -> Cliqu
         slots=one.slots,
         share=round(one.slots / SLOTS, 4),
         revoking=one.revoking,
+        overdue=one.overdue,
         leaving=one.leaving,
         streams=list(one.streams),
         in_flight={topic: held[topic] for topic in sorted(held) if held[topic]},

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from penstock.security.principals import MAX_PRINCIPAL_CHARACTERS
 from penstock.web.api.dead_letters import PartitionNumber, QueueName
 from penstock.web.api.payloads import Encoding, RecordOut
 from penstock.web.api.problems import wrong
@@ -19,6 +20,9 @@ SCHEDULED_MAX = 1_000
 
 LeaseMs = Annotated[int, Meta(ge=1_000, le=3_600_000)]
 DeliveryLimit = Annotated[int, Meta(ge=0, le=255)]
+Principals = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=MAX_PRINCIPAL_CHARACTERS)]], Meta(max_length=100)
+]
 DurationMs = Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)]
 
 
@@ -26,7 +30,8 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`topic` is the queue's name if it is left out, and is created if it does not exist. `start`: with the messages
     that it has already, or only with new ones. `point_to_point`: one partition, one producer and one consumer at a
     time. `dedup_window_ms`: for how long the topic remembers message ids. Other fields that are left out have the
-    defaults of group configs; `configs` are more of these by name."""
+    defaults of group configs; `configs` are more of these by name. `producers` and `consumers` (users by their
+    names, or principals) get the access rules that they need."""
 
     queue: QueueName
     topic: TopicName | None = None
@@ -43,6 +48,8 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_backoff_ms: DurationMs | None = None
     retry_backoff_max_ms: DurationMs | None = None
     configs: Configs = {}
+    producers: Principals = []
+    consumers: Principals = []
 
     def topic_configs(self) -> dict[str, str]:
         """Configs of the topic, whether or not it exists already."""

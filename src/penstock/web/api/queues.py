@@ -43,6 +43,7 @@ from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem, check, refused, wrong
+from penstock.web.api.queue_rules import QueueRules
 from penstock.web.api.queue_shapes import (
     NewQueue,
     Peeked,
@@ -235,6 +236,8 @@ class Queues:
                 409, "queue_exists", f"there is a queue {wanted.queue!r} on {name} already", "queue"
             )
         check_dead_letter_topic(wanted.group_configs(), [name])
+        rules = QueueRules(self._node, wanted, name)
+        rules.check(caller)
         if not existing:
             await self._check_name(client, wanted.queue)
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
@@ -243,6 +246,7 @@ class Queues:
         first = LATEST if wanted.start == "latest" else EARLIEST
         starts = await get_offsets(client, name, range(topic.partitions), first)
         await self._begin(caller, wanted.queue, topic, starts)
+        await rules.create(client)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
         return await self.facts(caller, wanted.queue)
 

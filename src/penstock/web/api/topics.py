@@ -50,7 +50,7 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.node import Node
-from penstock.types import Caller, Operation
+from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -187,7 +187,7 @@ class Topics:
             name=name,
             topic_id=str(topic.topic_id),
             internal=topic.is_internal,
-            configs=await self._configs(call.client, name),
+            configs=await self._visible_configs(call.client, name),
             partitions=await in_thread_if(
                 len(indexes) > ROWS_IN_LOOP, _partitions, topic.partitions, addresses, earliest, latest
             ),
@@ -197,6 +197,13 @@ class Topics:
         topics = None if topic is None else [MetadataRequestTopic(name=topic)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         return await client.ask(ApiKey.METADATA, request, MetadataResponse)
+
+    async def _visible_configs(self, client: InnerClient, topic: str) -> dict[str, ConfigFacts]:
+        """Without the configs if the caller may describe the topic, and not its configs."""
+        operation, resources = Operation.DESCRIBE_CONFIGS, self._node.resources
+        if not resources.visible(client.caller, ResourceType.TOPIC, (topic,), operation):
+            return {}
+        return await self._configs(client, topic)
 
     async def _configs(
         self, client: InnerClient, topic: str, *, to: int | None = None

@@ -1,0 +1,343 @@
+"""Logins over HTTP and WebSocket, and requests that a page of another site might send."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from penstock import Broker
+from penstock.node.access import logins
+from penstock.security.errors import AuthenticationError
+from penstock.web.api.problems import Problem
+from penstock.web.login import check_host, read_basic
+
+PASSWORDS = {"admin": "admin-password", "alice": "alice:password", "bob": "bob-password"}
+PATIENCE_SECONDS = 40
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logins, "FIRST_DELAY_SECONDS", 0.0)
+        with Broker(users=PASSWORDS) as broker:
+            yield broker
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "admin",
+            "sasl.password": PASSWORDS["admin"],
+        }
+    )
+
+
+def basic(user: str, password: str | None = None) -> dict[str, str]:
+    text = f"{user}:{PASSWORDS.get(user) if password is None else password}"
+    return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+
+def ask(
+    broker: Broker, path: str, headers: dict[str, str] | None = None, method: str = "GET", body: Any = None
+) -> tuple[int, Any, dict[str, str]]:
+    host = broker.http_url.removeprefix("http://")
+    connection = HTTPConnection(host, timeout=PATIENCE_SECONDS)
+    more = {"content-type": "application/json"} if body is not None else {}
+    connection.request(method, path, None if body is None else json.dumps(body), {**more, **(headers or {})})
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    found = json.loads(text) if text.startswith(b"{") else text
+    return response.status, found, {name.lower(): value for name, value in response.getheaders()}
+
+
+def code(answer: tuple[int, Any, dict[str, str]]) -> tuple[int, str]:
+    return answer[0], answer[1]["error"]["code"]
+
+
+def rule(kind: ResourceType, name: str, operation: AclOperation, user: str) -> AclBinding:
+    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
+
+
+def allow_reading(admin: AdminClient, user: str, topic: str, group: str) -> None:
+    rules = [
+        rule(ResourceType.TOPIC, topic, AclOperation.READ, user),
+        rule(ResourceType.GROUP, group, AclOperation.READ, user),
+    ]
+    for created in admin.create_acls(rules).values():
+        created.result(PATIENCE_SECONDS)
+
+
+def forbid(admin: AdminClient, user: str, kind: ResourceType, name: str) -> None:
+    wanted = AclBindingFilter(
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert admin.delete_acls([wanted])[wanted].result(PATIENCE_SECONDS)
+
+
+# --- who it is
+
+
+def test_probes_need_no_login_and_everything_else_does(broker: Broker) -> None:
+    assert ask(broker, "/health")[0] == 200
+    assert ask(broker, "/ready")[0] == 200
+    for path in ("/metrics", "/", "/v1", "/v1/topics", "/v1/openapi.json", "/nothing-here"):
+        answer = ask(broker, path)
+        assert code(answer) == (401, "login_required"), path
+        assert answer[2]["www-authenticate"].startswith("Basic")
+
+
+def test_a_user_logs_in_with_its_password(broker: Broker) -> None:
+    assert ask(broker, "/metrics", basic("admin"))[0] == 200
+    assert ask(broker, "/v1/topics", basic("alice"))[0] == 200
+    assert ask(broker, "/v1/cluster", basic("admin"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        basic("admin", "wrong"),
+        basic("nobody", "secret"),
+        basic("", ""),
+        {"Authorization": "Basic ???"},
+        {"Authorization": "Basic " + base64.b64encode(b"no-colon").decode()},
+        {"Authorization": "Basic " + base64.b64encode(b"\xff:\xff").decode()},
+        {"Authorization": "Bearer abc"},
+        {"Authorization": "Digest x"},
+        {"Authorization": "Basic " + "A" * 13_000},
+    ],
+)
+def test_wrong_credentials_get_one_and_the_same_answer(broker: Broker, header: dict[str, str]) -> None:
+    answer = ask(broker, "/v1/topics", header)
+    assert code(answer) == (401, "login_failed")
+    assert answer[1]["error"]["message"] == "invalid credentials"
+
+
+def test_metrics_can_be_opened(unique: Unique) -> None:
+    from penstock.config import Address, NodeConfig
+    from penstock.embedded import _BrokerThread
+
+    config = NodeConfig(
+        memory=True,
+        kafka=Address("127.0.0.1", 0),
+        http=Address("127.0.0.1", 0),
+        status_topic="",
+        require_login=True,
+        metrics_without_login=True,
+    )
+    thread = _BrokerThread(config, None)
+    thread.start_and_wait()
+    try:
+        host = str(thread.service.http_address)
+        connection = HTTPConnection(host, timeout=PATIENCE_SECONDS)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().status == 200
+        connection.close()
+    finally:
+        thread.stop_and_wait()
+
+
+def test_a_user_may_do_what_rules_allow_and_is_told_what_is_missing(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    topic = unique("topic")
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_SECONDS)
+    path = f"/v1/topics/{topic}"
+    answer = ask(broker, path, basic("alice"))
+    assert code(answer) == (403, "topic_authorization_failed")
+    assert "User:alice has no DESCRIBE permission on topic" in answer[1]["error"]["message"]
+    assert topic not in json.dumps(ask(broker, "/v1/topics", basic("alice"))[1])
+    allow_reading(admin, "alice", topic, "any")
+    assert ask(broker, path, basic("alice"))[0] == 200
+    assert code(ask(broker, path, basic("alice"), "DELETE"))[0] == 403
+
+
+# --- pages of other sites
+
+
+@pytest.mark.parametrize("host", ["evil.example.org", "evil.example.org:8080", "127.0.0.1.evil.example.org"])
+def test_a_name_that_is_not_this_nodes_is_refused(broker: Broker, host: str) -> None:
+    assert code(ask(broker, "/v1/topics", {**basic("admin"), "Host": host})) == (421, "unknown_host")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:1", "[::1]:8080", "penstock", "broker.example.org."]
+)
+def test_addresses_known_names_and_names_without_a_dot_are_accepted(host: str) -> None:
+    check_host(host, {"broker.example.org"})
+    with pytest.raises(Problem):
+        check_host("other.example.org", {"broker.example.org"})
+    check_host("other.example.org", {"*"})
+
+
+def test_requests_that_pages_of_other_sites_make_are_refused(broker: Broker) -> None:
+    answer = ask(broker, "/v1/topics", {**basic("admin"), "Sec-Fetch-Site": "cross-site"})
+    assert code(answer) == (403, "foreign_site")
+    assert ask(broker, "/v1/topics", {**basic("admin"), "Sec-Fetch-Site": "same-origin"})[0] == 200
+
+
+def test_an_open_broker_refuses_foreign_hosts_too() -> None:
+    with Broker() as broker:
+        assert code(ask(broker, "/v1/topics", {"Host": "evil.example.org"})) == (421, "unknown_host")
+        assert ask(broker, "/v1/topics")[0] == 200
+
+
+def test_basic_keeps_colons_of_the_password() -> None:
+    assert read_basic(base64.b64encode(b"alice:a:b").decode()) == ("alice", "a:b")
+    with pytest.raises(AuthenticationError):
+        read_basic("")
+
+
+# --- rights that end
+
+
+def socket_url(broker: Broker, path: str) -> str:
+    return broker.http_url.replace("http://", "ws://") + path
+
+
+@pytest.mark.parametrize("path", ["/v1/push", "/v1/work"])
+def test_a_websocket_needs_a_login(broker: Broker, path: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(socket_url(broker, path))
+    assert refused.value.response.status_code == 401
+    with connect(socket_url(broker, path), additional_headers=basic("alice")):
+        pass
+
+
+def received(socket: ClientConnection) -> Iterator[str | bytes]:
+    """All frames until the broker closes the connection."""
+    with suppress(ConnectionClosed):
+        while True:
+            yield socket.recv(PATIENCE_SECONDS)
+
+
+FIRST_FRAMES = {
+    "/v1/push": lambda topic, group: {"type": "subscribe", "subscription": group, "topics": [topic]},
+    "/v1/work": lambda topic, group: {"type": "work", "queue": group, "topics": [topic], "credit": 1},
+}
+
+
+@pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.GROUP])
+@pytest.mark.parametrize("path", FIRST_FRAMES)
+def test_a_websocket_ends_with_its_permission(
+    broker: Broker, admin: AdminClient, unique: Unique, path: str, kind: ResourceType
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_SECONDS)
+    first = json.dumps(FIRST_FRAMES[path](topic, group))
+    with connect(socket_url(broker, path), additional_headers=basic("bob")) as socket:
+        socket.send(first)
+        assert json.loads(socket.recv(PATIENCE_SECONDS))["code"] in (
+            "group_authorization_failed",
+            "topic_authorization_failed",
+        )
+    allow_reading(admin, "bob", topic, group)
+    with connect(socket_url(broker, path), additional_headers=basic("bob")) as socket:
+        socket.send(first)
+        assert json.loads(socket.recv(PATIENCE_SECONDS))["type"] in ("subscribed", "working")
+        forbid(admin, "bob", kind, topic if kind is ResourceType.TOPIC else group)
+        frames = [json.loads(text) for text in received(socket)]
+    assert any(frame.get("code", "").endswith("authorization_failed") for frame in frames)
+
+
+def test_a_long_poll_ends_with_its_permission(broker: Broker, admin: AdminClient, unique: Unique) -> None:
+    topic, group = unique("topic"), unique("group")
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_SECONDS)
+    allow_reading(admin, "bob", topic, group)
+    answers: list[tuple[int, Any, dict[str, str]]] = []
+    body = {"topics": [topic], "wait_ms": 30_000}
+
+    def receive() -> None:
+        answers.append(ask(broker, f"/v1/queues/{group}/receive", basic("bob"), "POST", body))
+
+    waiting = threading.Thread(target=receive)
+    waiting.start()
+    node = broker._thread.service.node
+    assert node is not None
+    while not any(len(driver._consumers) for driver in node.queues.manager.drivers()):
+        waiting.join(0.05)
+    forbid(admin, "bob", ResourceType.GROUP, group)
+    waiting.join(PATIENCE_SECONDS)
+    assert code(answers[0]) == (403, "group_authorization_failed")
+
+
+# --- queues that name their users
+
+
+def rules_of(admin: AdminClient, name: str) -> set[tuple[str, str, str]]:
+    wanted = AclBindingFilter(
+        ResourceType.ANY,
+        name,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    found = admin.describe_acls(wanted).result(PATIENCE_SECONDS)
+    return {(one.restype.name, one.principal, one.operation.name) for one in found}
+
+
+def test_a_queue_names_who_may_produce_and_consume(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    queue = unique("queue")
+    body = {"queue": queue, "point_to_point": True, "producers": ["alice"], "consumers": ["User:bob"]}
+    assert code(ask(broker, "/v1/queues", basic("alice"), "POST", body))[0] == 403
+    assert ask(broker, "/v1/queues", basic("admin"), "POST", body)[0] == 201
+    assert rules_of(admin, queue) == {
+        ("TOPIC", "User:alice", "WRITE"),
+        ("TOPIC", "User:bob", "READ"),
+        ("GROUP", "User:bob", "READ"),
+    }
+    records = {"records": [{"value": "a job"}]}
+    path = f"/v1/topics/{queue}/records"
+    assert code(ask(broker, path, basic("bob"), "POST", records))[0] == 403
+    assert ask(broker, path, basic("alice"), "POST", records)[0] == 200
+    receive = f"/v1/queues/{queue}/receive"
+    assert code(ask(broker, receive, basic("alice"), "POST", {"wait_ms": 0}))[0] == 403
+    status, received, _ = ask(broker, receive, basic("bob"), "POST", {"wait_ms": 10_000})
+    assert status == 200
+    assert [job["value"] for job in received["jobs"]] == ["a job"]
+
+
+def test_a_queue_with_a_wrong_principal_is_not_created(broker: Broker, unique: Unique) -> None:
+    body = {"queue": unique("queue"), "producers": ["Robot:x"]}
+    answer = ask(broker, "/v1/queues", basic("admin"), "POST", body)
+    assert (answer[0], answer[1]["error"]["field"]) == (400, "producers")
+    assert ask(broker, f"/v1/queues/{body['queue']}", basic("admin"))[0] == 404
+
+
+def test_names_mean_nothing_where_no_login_is_required(unique: Unique) -> None:
+    with Broker() as broker:
+        answer = ask(broker, "/v1/queues", {}, "POST", {"queue": unique("queue"), "consumers": ["bob"]})
+    assert code(answer) == (409, "security_disabled")
