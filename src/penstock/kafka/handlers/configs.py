@@ -96,7 +96,8 @@ def _public_entries(
     names: list[str] | None,
     refused: KafkaError,
 ) -> list[ConfigEntry]:
-    """What a caller learns of this node that may not describe its configs."""
+    """What a caller learns of this node that may not describe its configs. Without the address of the HTTP port, a user
+    with no other rights than those on its topics could not use queues and subscriptions."""
     is_this_node = resource.resource_type == BROKER and resource.resource_name == str(context.node.node_id)
     wanted = [name for name in PUBLIC_CONFIGS if names is None or name in names]
     if refused.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED or not is_this_node or not wanted:
