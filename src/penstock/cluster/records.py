@@ -10,7 +10,7 @@ order in which the class declares them:
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
-     group_configs, access]                                                          Snapshot
+     group_configs, access, quotas]                                                  Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version,
      listeners, https]                                                               NodeRegistered
     [9, node_id]                                                                     NodeFenced
@@ -29,6 +29,7 @@ order in which the class declares them:
     [22, added, removed]                                                             TokensChanged
     [23, name, permissions]                                                          RoleChanged
     [24, added, removed]                                                             RoleGrantsChanged
+    [30, [entity, values]]                                                           QuotasChanged
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and holds the incarnation of each of these nodes. A record of a version before incarnations has none: its
@@ -39,6 +40,9 @@ listener to its endpoint; it is empty for a node that has only one without a nam
 access rules (`security/acls.py`), API tokens (`security/tokens.py`; of those that are removed, the ids) or grants of
 roles (`security/roles.py`). No password, and no secret of a token, is ever in a record.
 
+The `entity` of quotas is [user or nil, client id or nil, address or nil], with `<default>` for the default; `values`
+map the name of a quota to its limit.
+
 A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
 tag was written by a later version: decoding raises UnknownFormat and does not skip it.
 """
@@ -48,6 +52,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.cluster.access_state import AccessSnapshot, Passwords
+from penstock.cluster.quota_state import QuotaEntry
 from penstock.errors import UnknownFormat
 from penstock.security.acls import AclBinding
 from penstock.security.roles import RoleGrant, RolePermission
@@ -264,6 +269,12 @@ class RoleGrantsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=Tr
     removed: list[RoleGrant]
 
 
+class QuotasChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=30):
+    """All quotas of an entity, after a change. Without any, the entity is forgotten."""
+
+    entry: QuotaEntry
+
+
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One entry of a snapshot's node configs: msgpack maps need text keys, and a node id is a number."""
 
@@ -296,6 +307,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     damaged: list[ReplicaDamaged] = []
     group_configs: dict[str, dict[str, str]] = {}
     access: AccessSnapshot = AccessSnapshot()
+    quotas: list[QuotaEntry] = []
 
 
 MetadataRecord = (
@@ -323,6 +335,7 @@ MetadataRecord = (
     | TokensChanged
     | RoleChanged
     | RoleGrantsChanged
+    | QuotasChanged
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -88,6 +88,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Roles of your own, each with up to 1,000 permissions: every metadata snapshot holds them all."""
     max_role_grants: Annotated[int, Meta(ge=1)] = 10_000
     """Grants of roles to principals; the rules that they make count for max_acls."""
+    max_quotas: Annotated[int, Meta(ge=1)] = 10_000
+    """Users, client ids and addresses with quotas: every node and every metadata snapshot holds them all."""
     max_login_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 64 * KIBIBYTE
     """One request before its client has logged in; tokens of identity providers have a few KB."""
     login_timeout_ms: Annotated[int, Meta(ge=1)] = 30_000

@@ -18,7 +18,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
-from penstock.node.access import Access, FirstUser, Logins
+from penstock.node.access import Access, FirstUser, Logins, Quotas
 from penstock.node.access.administration import AccessAdmin
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
@@ -47,6 +47,7 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
+from penstock.node.status.audit import Audit
 from penstock.node.status.collector import StatusCollector
 from penstock.node.status.elections import Elections
 from penstock.node.subscriptions.router import SubscriptionRouter
@@ -121,7 +122,9 @@ class Node:
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
         self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
-        self.resources = Resources(state, self.partitions, self.access)
+        self.quotas = Quotas(state, self.metrics)
+        self.audit = Audit(events, asyncio.get_running_loop().time, config.audit_data_sample_ms)
+        self.resources = Resources(state, self.partitions, self.access, self.audit)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
@@ -164,6 +167,7 @@ class Node:
         yield self.metadata
         yield self.access
         yield self.logins
+        yield self.quotas
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer

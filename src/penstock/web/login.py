@@ -109,7 +109,7 @@ class LoginGate:
         node = self._node
         node.metrics.failed_logins += 1
         self._warnings.warn("login failed", f"login of {caller.host} failed: {refused.reason}")
-        node.events.tell("login.failed", client=caller.host, protocol="http", reason=refused.reason)
+        node.audit.login_failed(caller.host, caller.host, "http", "", refused.reason)
         await asyncio.sleep(node.logins.failed(caller.host))
 
 

@@ -16,6 +16,7 @@ import msgspec
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from penstock.node import Node
+from penstock.security.quotas import QuotaKind
 from penstock.types import Operation, ResourceType
 from penstock.version import VERSION
 from penstock.web.api.acls import Acls
@@ -60,6 +61,7 @@ TOPIC, GROUP, CLUSTER, NOTHING = (
     ResourceType.CLUSTER,
     ResourceType.ANY,
 )
+PRODUCED, FETCHED = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 
 
 def operations(node: Node) -> list[HttpOperation]:
@@ -109,10 +111,10 @@ def _topics(node: Node) -> list[HttpOperation]:
                       "Give a topic more partitions; keys may go to other partitions from then on", (404, 409)),
         HttpOperation("POST", one + "/records", Publishing(node).publish, WRITE, TOPIC,
                       "Publish records; answered when a majority of the replicas has them on disk",
-                      (404,), other_statuses=(207,), takes_binary=True),
+                      (404,), other_statuses=(207,), takes_binary=True, counted=PRODUCED),
         HttpOperation("GET", one + "/partitions/{partition}/records", Reading(node).read_records, READ, TOPIC,
                       "Read a partition from an offset or a time on, waiting for records if asked to",
-                      (404, 413, 416, 422)),
+                      (404, 413, 416, 422), counted=FETCHED),
     ]
 
 
@@ -143,7 +145,7 @@ def _queues(node: Node) -> list[HttpOperation]:
         HttpOperation("PATCH", one, QueueSettings(node).alter_queue, ALTER_CONFIGS, GROUP,
                       "Change settings of a queue; the others stay", (404, 409)),
         HttpOperation("GET", one + "/peek", queues.peek_queue, READ, GROUP,
-                      "Look at messages that are not done, without receiving them", (404, 409)),
+                      "Look at messages that are not done, without receiving them", (404, 409), counted=FETCHED),
         HttpOperation("GET", one + "/scheduled", queues.list_scheduled, DESCRIBE, GROUP,
                       "Messages that are not due: how many on each partition, and the next of them", (404,)),
         HttpOperation("POST", one + "/reset", QueueReset(node).reset_queue, READ, GROUP,
@@ -152,13 +154,15 @@ def _queues(node: Node) -> list[HttpOperation]:
         HttpOperation("POST", one + "/purge", queues.purge_queue, READ, GROUP,
                       "Mark all messages of a queue as done; other queues and groups keep them", (404, 409)),
         HttpOperation("POST", one + "/receive", jobs.receive_jobs, READ, GROUP,
-                      "Receive jobs from a queue; they come back unless they are settled in time", (404, 409)),
+                      "Receive jobs from a queue; they come back unless they are settled in time", (404, 409),
+                      counted=FETCHED),
         HttpOperation("POST", one + "/settle", jobs.settle_jobs, READ, GROUP,
-                      "Settle jobs: accept, retry or reject them, or renew their leases", other_statuses=(207,)),
+                      "Settle jobs: accept, retry or reject them, or renew their leases",
+                      other_statuses=(207,), routine=True),
         HttpOperation("GET", one + "/dead-letters", letters.list_dead_letters, READ, GROUP,
-                      "Dead letters of a queue that were not sent back", (404, 409)),
+                      "Dead letters of a queue that were not sent back", (404, 409), counted=FETCHED),
         HttpOperation("GET", one + "/dead-letters/{topic}/{partition}/{offset}", letters.show_dead_letter, READ, GROUP,
-                      "One dead letter", (404, 409)),
+                      "One dead letter", (404, 409), counted=FETCHED),
         HttpOperation("POST", one + "/dead-letters/send-back", letters.send_back_dead_letters, READ, GROUP,
                       "Publish dead letters to the topics that they came from, to be tried again",
                       (404, 409), other_statuses=(207,)),
@@ -172,7 +176,7 @@ def _cliques(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/cliques/{clique}", cliques.describe_clique, DESCRIBE, GROUP,
                       "Workers of a clique, the slots and messages of each, handovers, and its streams", (404,)),
         HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_beat, READ, GROUP,
-                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,)),
+                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,), routine=True),
     ]
 
 

@@ -19,6 +19,7 @@ from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
 from penstock.web.api.routing import PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
+from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
@@ -143,25 +144,35 @@ class TooSlow(Exception):
 class FrameSender:
     """Sends frames to one client. WebSocketDisconnect: the client has disconnected."""
 
-    def __init__(self, socket: WebSocket, slow_seconds: float) -> None:
+    def __init__(self, socket: WebSocket, slow_seconds: float, quota: SocketQuota) -> None:
         """A client that reads nothing for so many seconds is disconnected."""
         self._socket = socket
         self._protocol: BoundedSocket = socket.scope[PROTOCOL]
         self.slow_seconds = slow_seconds
+        self._quota = quota
 
     async def has_room(self, seconds: float) -> bool:
         """Whether the client takes a frame now, or within so many seconds."""
+        if (throttled := self._quota.wait_seconds()) > 0:
+            await asyncio.sleep(min(throttled, seconds))
+            if throttled > seconds:
+                return False
         return await self._protocol.has_room(seconds)
 
     async def wait_for_room(self) -> None:
         """Returns when the client takes a frame; TooSlow if it reads nothing for long."""
+        while (throttled := self._quota.wait_seconds()) > 0:
+            await asyncio.sleep(throttled)
         if not await self._protocol.has_room(self.slow_seconds):
             raise TooSlow
 
     async def send(self, what: bytes | dict[str, object]) -> None:
         """An encoded frame, or an object to be sent as JSON."""
-        await self.wait_for_room()
+        if not await self._protocol.has_room(self.slow_seconds):
+            raise TooSlow
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
+        if isinstance(what, bytes):
+            self._quota.sent(len(frame))
         await self._socket.send({"type": "websocket.send", READY: frame})
 
 
