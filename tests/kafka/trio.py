@@ -51,8 +51,13 @@ class Trio:
         *,
         status_topic: str = "",
         settings: dict[str, Any] | None = None,
+        users: dict[str, str] | None = None,
     ) -> None:
-        """`settings`: more of NodeConfig, for all nodes."""
+        """`settings`: more of NodeConfig, for all nodes. `users`: the first ones, with passwords; login is required."""
+        settings = {**(settings or {}), "require_login": True} if users else settings
+        self._users = users
+        self.first_users: list[str] = []
+        """The names that nodes were told to show."""
         ports = free_ports(6)
         seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
         self._configs = {
@@ -94,7 +99,12 @@ class Trio:
         await asyncio.gather(*map(self._start, self._configs))
 
     async def _start(self, node_id: int) -> None:
-        service = self._services[node_id] = Service(self._configs[node_id], disk=self._disks[node_id])
+        service = self._services[node_id] = Service(
+            self._configs[node_id],
+            disk=self._disks[node_id],
+            users=self._users,
+            on_first_user=lambda user, password: self.first_users.append(user),
+        )
         await service.start()
         self._put_wirecutter(node_id)
         await service.wait_ready()

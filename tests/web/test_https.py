@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import websockets
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from starlette.requests import HTTPConnection
 
@@ -127,3 +128,33 @@ def test_the_caller_of_a_request_is_the_subject_of_the_certificate() -> None:
     scope = {"type": "http", "headers": [], "client": ("10.0.0.1", 5), "state": {"principal": "User:CN=x"}}
     assert caller_of(HTTPConnection(scope)) == Caller("User:CN=x", "10.0.0.1", "")
     assert caller_of(HTTPConnection({**scope, "state": {}})).principal == "User:ANONYMOUS"
+
+
+def test_a_certificate_logs_in_where_login_is_required(certificates: Certificates) -> None:
+    rules = "RULE:^CN=([^,]+).*$/$1/L, DEFAULT"
+    settings = {
+        "tls_ca": certificates.ca,
+        "tls_principal_rules": rules,
+        "require_login": True,
+        "super_users": ("User:orders",),
+    }
+    with running(config(certificates, **settings)) as started:
+        url = f"{started.http_url}/v1/cluster"
+        assert get(url, certificates.client_context(certificate=True))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(url, certificates.client_context())
+        assert refused.value.code == 401
+        files = {
+            "bootstrap.servers": str(started.kafka_address),
+            "security.protocol": "ssl",
+            "ssl.ca.location": certificates.ca,
+            "log_level": 0,
+        }
+        own = {
+            "ssl.certificate.location": certificates.client_cert,
+            "ssl.key.location": certificates.client_key,
+        }
+        listed = AdminClient({**files, **own}).list_topics(timeout=PATIENCE_SECONDS)
+        assert listed.brokers
+        with pytest.raises(KafkaException):
+            AdminClient(files).list_topics(timeout=3)

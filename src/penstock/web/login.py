@@ -6,7 +6,8 @@ Checked before anything else, in this order:
                         point here (DNS rebinding) would be of the same origin for its browser
     Sec-Fetch-Site      cross-site is refused: a browser says so of requests that pages of other sites make
     Authorization       Basic (a user and its password), Bearer with an API token (`pst_...`) or with a JWT of the
-                        identity provider. Where no login is required, it is not looked at
+                        identity provider. A client that has shown a certificate needs none. Where no login is
+                        required, it is not looked at
 
 `/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The caller is
 in the request's scope from then on (`caller_of`).
@@ -28,7 +29,7 @@ from penstock.node import Node
 from penstock.node.limited_log import LimitedLog
 from penstock.security.errors import AuthenticationError
 from penstock.security.tokens import is_api_token, parse_token
-from penstock.types import Caller
+from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import CALLER, PASSWORD_USER, TOKEN, caller_of, error_response
 
@@ -74,6 +75,8 @@ class LoginGate:
         if path == METRICS_PATH and config.metrics_without_login:
             return caller
         authorization = connection.headers.get("authorization", "")
+        if not authorization and caller.principal != ANONYMOUS_PRINCIPAL:
+            return caller  # it has shown a certificate
         if not authorization:
             message = "log in with the header Authorization: Basic (user and password), or Bearer (a token)"
             raise Problem(401, "login_required", message)
