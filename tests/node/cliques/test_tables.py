@@ -144,8 +144,8 @@ def test_a_worker_that_claims_an_impossible_epoch_is_refused_after_one_look(
         liar = tables.watch("pricing", lambda: refused.set() if liar.refuted_by is not None else None)
         honest = tables.watch("pricing", lambda: None)
         (await coordinators.next_poll())[1].set_result(some_table(7))
+        await coordinators.next_poll()  # the table is known now
         honest.expect(7)
-        await coordinators.next_poll()
         liar.expect(2**62)
         (await coordinators.next_poll())[1].set_result(some_table(7))
         await refused.wait()
