@@ -22,10 +22,9 @@ class Roles:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._admin = node.access_admin
 
     async def list_roles(self, call: Call[NoParams, None]) -> RoleList:
-        self._admin.check_required()
+        self._node.access_admin.check_required()
         access = self._node.metadata.state.access
         grants = Counter(grant.role for grant in access.grants)
         own = [access.roles[name] for name in sorted(access.roles)]
@@ -39,15 +38,15 @@ class Roles:
     async def put_role(self, call: Call[RoleParams, RolePermissions]) -> RoleFacts:
         permissions = tuple(row.permission_of_role() for row in call.body.permissions)
         role = Role(call.params.role, permissions)
-        await self._admin.put_role(role, caller=call.caller)
+        await self._node.access_admin.put_role(role, caller=call.caller)
         grants = sum(grant.role == role.name for grant in self._node.metadata.state.access.grants)
         return RoleFacts.of(role, built_in=False, grants=grants)
 
     async def delete_role(self, call: Call[RoleParams, None]) -> None:
-        await self._admin.delete_role(call.params.role, caller=call.caller)
+        await self._node.access_admin.delete_role(call.params.role, caller=call.caller)
 
     async def list_grants(self, call: Call[GrantParams, None]) -> GrantList:
-        self._admin.check_required()
+        self._node.access_admin.check_required()
         role, principal = call.params.role, call.params.principal
         return GrantList(
             grants=[
@@ -58,8 +57,8 @@ class Roles:
         )
 
     async def grant_role(self, call: Call[NoParams, Grant]) -> Grant:
-        await self._admin.grant_role(call.body.grant(), caller=call.caller)
+        await self._node.access_admin.grant_role(call.body.grant(), caller=call.caller)
         return call.body
 
     async def revoke_role(self, call: Call[OneGrant, None]) -> None:
-        await self._admin.revoke_role(call.params.grant(), caller=call.caller)
+        await self._node.access_admin.revoke_role(call.params.grant(), caller=call.caller)

@@ -31,7 +31,6 @@ class Users:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._admin = node.access_admin
 
     # --- users
 
@@ -57,16 +56,16 @@ class Users:
 
     async def create_user(self, call: Call[NoParams, NewUser]) -> UserFacts:
         user = call.body.user
-        await self._admin.create_user(user, call.body.password, caller=call.caller)
+        await self._node.access_admin.create_user(user, call.body.password, caller=call.caller)
         return self._facts(user, self._node.metadata.state.access.users.get(user, ()), 0)
 
     async def set_password(self, call: Call[UserParams, NewPassword]) -> None:
-        await self._admin.set_password(call.params.user, call.body.password, caller=call.caller)
+        await self._node.access_admin.set_password(call.params.user, call.body.password, caller=call.caller)
 
     async def delete_user(self, call: Call[UserParams, None]) -> DeletedUser:
         user, access = call.params.user, self._node.metadata.state.access
         tokens = len(access.tokens_of(user))
-        await self._admin.delete_user(user, caller=call.caller)
+        await self._node.access_admin.delete_user(user, caller=call.caller)
         principal = principals.user(user)
         return DeletedUser(
             user=user,
@@ -84,7 +83,7 @@ class Users:
         return TokenList(tokens=[TokenFacts.of(token) for token in access.tokens_of(user)])
 
     async def create_token(self, call: Call[UserParams, NewToken]) -> MadeToken:
-        text, token = await self._admin.create_token(
+        text, token = await self._node.access_admin.create_token(
             call.params.user,
             description=call.body.description,
             lifetime_ms=call.body.lifetime_ms,
@@ -100,4 +99,4 @@ class Users:
         )
 
     async def revoke_token(self, call: Call[TokenParams, None]) -> None:
-        await self._admin.revoke_token(call.params.user, call.params.token_id, caller=call.caller)
+        await self._node.access_admin.revoke_token(call.params.user, call.params.token_id, caller=call.caller)
