@@ -83,12 +83,18 @@ def delete_user(state: ClusterState, user: str) -> list[MetadataRecord]:
 def create_first_users(
     state: ClusterState, users: Mapping[str, dict[str, ScramCredential]], secret: bytes
 ) -> list[MetadataRecord]:
-    """The first users of a cluster, and the secret of its logins; nothing if there are users."""
-    if state.access.users:
+    """The first users of a cluster, and the secret of its logins, when login is required for the first time. Users that
+    exist stay as they are. The secret marks that this has happened: an administrator that is deleted later does not come
+    back."""
+    if state.access.login_secret:
         return []
     for user in users:
         check_user_name(user)
-    changed = [UserChanged(user=user, passwords=passwords) for user, passwords in users.items()]
+    changed = [
+        UserChanged(user=user, passwords=passwords)
+        for user, passwords in users.items()
+        if user not in state.access.users
+    ]
     return [LoginSecretSet(secret=secret), *changed]
 
 
