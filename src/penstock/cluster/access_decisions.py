@@ -84,8 +84,8 @@ def create_first_users(
     state: ClusterState, users: Mapping[str, dict[str, ScramCredential]], secret: bytes
 ) -> list[MetadataRecord]:
     """The first users of a cluster, and the secret of its logins, when login is required for the first time. Users that
-    exist stay as they are. The secret marks that this has happened: an administrator that is deleted later does not come
-    back."""
+    exist stay as they are. The secret marks that this has happened: an administrator that is deleted later does not
+    come back."""
     if state.access.login_secret:
         return []
     for user in users:
