@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import uvloop
 
@@ -109,12 +109,37 @@ class Broker:
         """The authority that clients of a broker with `tls=True` must trust, a PEM file; None without TLS."""
         return self._certificates.ca if self._certificates is not None else None
 
-    def client_settings(self) -> dict[str, str]:
-        """What a client that is built on librdkafka needs to connect: `Producer(broker.client_settings())`."""
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """What a client that is built on librdkafka needs to connect: `Producer(broker.client_settings("alice"))`.
+        `user`: one of `users`, or `admin`; without it the client does not log in."""
         settings = {"bootstrap.servers": self.bootstrap_servers}
+        protocol = "plaintext" if self._certificates is None else "ssl"
+        if user is not None:
+            settings |= {
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": user,
+                "sasl.password": self._password_of(user),
+            }
+            protocol = f"sasl_{protocol}"
         if self._certificates is not None:
-            settings |= {"security.protocol": "ssl", "ssl.ca.location": self._certificates.ca}
-        return settings
+            settings["ssl.ca.location"] = self._certificates.ca
+        return settings if protocol == "plaintext" else {**settings, "security.protocol": protocol}
+
+    def client_arguments(self, user: str | None = None) -> dict[str, Any]:
+        """The same for `Client`, `AsyncClient` and cliques: `Client(broker.bootstrap_servers,
+        **broker.client_arguments("alice"))`."""
+        arguments = {} if user is None else {"user": user, "password": self._password_of(user)}
+        return arguments if self._certificates is None else {**arguments, "tls_ca": self._certificates.ca}
+
+    def _password_of(self, user: str) -> str:
+        known = dict(self._thread.users or {})
+        if self.admin_password is not None:
+            known.setdefault("admin", self.admin_password)
+        if user not in known:
+            raise ValueError(
+                f"user={user!r}: expected one of {', '.join(known) or 'users=...'}, given to the broker"
+            )
+        return known[user]
 
     def close(self) -> None:
         """Flushes, closes every connection and file, and ends the thread. Calling it twice is fine."""
@@ -157,7 +182,7 @@ class _BrokerThread:
     def __init__(self, config: NodeConfig, disk: Disk | None, users: Mapping[str, str] | None = None) -> None:
         self._config = config.validate()
         self._disk = disk
-        self._users = users
+        self.users = users
         self.admin_password: str | None = None
         self._thread = threading.Thread(target=self._main, name="penstock-broker", daemon=True)
         self._started = threading.Event()
@@ -201,7 +226,7 @@ class _BrokerThread:
         loop = asyncio.get_running_loop()
         try:
             self.service = Service(
-                self._config, disk=self._disk, users=self._users, on_first_user=self._set_admin_password
+                self._config, disk=self._disk, users=self.users, on_first_user=self._set_admin_password
             )
             await self.service.start()
         except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread

@@ -33,6 +33,19 @@ def penstock_tls_broker() -> "Iterator[Broker]":
         yield broker
 
 
+@pytest.fixture(scope="session")
+def penstock_secure_broker() -> "Iterator[Broker]":
+    """The same with TLS and logins: `admin` may do everything, `alice` and `bob` nothing until a test allows it.
+    `.client_settings("alice")` are for librdkafka, `.client_arguments("alice")` for `Client`."""
+    from secrets import token_urlsafe
+
+    from penstock.embedded import Broker
+
+    users = {name: token_urlsafe(12) for name in ("admin", "alice", "bob")}
+    with Broker(tls=True, users=users) as broker:
+        yield broker
+
+
 @pytest.fixture
 def penstock_topic(penstock_broker: "Broker") -> str:
     """The name of a fresh topic with one partition, ready for use."""

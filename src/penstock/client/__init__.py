@@ -23,8 +23,10 @@ from penstock.client.errors import (
     Denied,
     Garbled,
     LeaseLost,
+    LoginFailed,
     PublishFailed,
     Refused,
+    TlsFailed,
     Unreachable,
 )
 
@@ -66,6 +68,7 @@ __all__ = [
     "GroupInfo",
     "Job",
     "LeaseLost",
+    "LoginFailed",
     "Message",
     "PublishFailed",
     "Queue",
@@ -80,6 +83,7 @@ __all__ = [
     "Settlement",
     "Stored",
     "Subscription",
+    "TlsFailed",
     "TopicInfo",
     "Unreachable",
 ]

@@ -25,9 +25,10 @@ from penstock.client.arguments import Seconds, as_ms
 from penstock.client.dead_letters import DeadLetter, dead_letters, send_back
 from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
 from penstock.client.http_api import REQUEST_SECONDS, HttpApi
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.kafka_errors import UNREACHABLE_CODES, client_error, no_broker_answers
 from penstock.client.queue_settings import QueueSettings, group_configs
-from penstock.client.topic_cache import FIRST_SECONDS
+from penstock.client.topic_cache import FIRST_SECONDS, Explain
 
 ASK_AGAIN_SECONDS: Final = 15.0
 ASK_AGAIN_PAUSE_SECONDS: Final = 0.3
@@ -122,11 +123,12 @@ class Admin:
     """A blocking client's `client.admin`."""
 
     def __init__(
-        self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]], servers: str
+        self, kafka: Callable[[], AdminClient], nodes: HttpNodes, servers: str, explain: Explain
     ) -> None:
         self._kafka_client = kafka
-        self._http = HttpApi(find_urls)
+        self._http = HttpApi(nodes)
         self._servers = servers
+        self._explain = explain
         self._is_reached = False
         """Whether a broker has ever answered. If not, requests fail early, with the address that does not answer."""
 
@@ -413,7 +415,7 @@ class Admin:
                 kafka.list_topics(timeout=FIRST_SECONDS)
             except KafkaException as problem:
                 if problem.args[0].code() in UNREACHABLE_CODES:
-                    raise no_broker_answers(asked, self._servers) from None
+                    raise self._explain(no_broker_answers(asked, self._servers)) from None
             self._is_reached = True
         return kafka
 
@@ -421,11 +423,17 @@ class Admin:
         try:
             return future.result(REQUEST_SECONDS)
         except KafkaException as problem:
-            raise _refusal(problem.args[0], asked) from None
+            raise self._explain(_refusal(problem.args[0], asked)) from None
         except TimeoutError:
-            raise Unreachable(
-                f"{asked}: no answer from {self._servers} within {REQUEST_SECONDS:.0f} s: check that the brokers run"
-            ) from None
+            raise self._unanswered(asked) from None
+
+    def _unanswered(self, asked: str) -> ClientError:
+        seconds = f"{REQUEST_SECONDS:.0f} s"
+        return self._explain(
+            Unreachable(
+                f"{asked}: no answer from {self._servers} within {seconds}: check that the brokers run"
+            )
+        )
 
 
 def _queue_path(name: str) -> str:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from confluent_kafka.admin import AdminClient, ResourceType
 
@@ -34,11 +34,14 @@ from penstock.client.base_streams import BaseStream
 from penstock.client.calls import ReplyReader, call_headers
 from penstock.client.errors import Closed, Unreachable
 from penstock.client.http_discovery import http_urls, make_admin
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.kafka_errors import no_answer_text
+from penstock.client.login_diagnosis import ERROR_CALLBACK, LoginDiagnosis
 from penstock.client.publishing import OutgoingMessage, Publisher
 from penstock.client.queue_session import Credit, QueueSession
 from penstock.client.registry import HandlerRegistry
 from penstock.client.schedule_thread import ScheduleThread, declare
+from penstock.client.security_arguments import OAUTH_CALLBACK, SecurityArguments, client_security
 from penstock.client.subscription_session import SubscriptionSession
 from penstock.client.worker_policy import WorkerPlan
 
@@ -61,6 +64,8 @@ SECURITY_SETTINGS: Final = (
     "https.",
     "broker.address.",
     "client.",
+    OAUTH_CALLBACK,
+    ERROR_CALLBACK,
 )
 """Prefixes of the producer settings that an admin client needs, too."""
 
@@ -86,10 +91,16 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         http: str | Sequence[str] | None = None,
         kafka: Mapping[str, Any] | None = None,
         reconnect_timeout_s: Seconds | None = DEFAULT_RECONNECT_TIMEOUT_S,
+        **security: Unpack[SecurityArguments],
     ) -> None:
         """`http`: the nodes' HTTP addresses, if clients reach them at others than the nodes say (behind a proxy).
-        `kafka`: settings of librdkafka, such as those for security. `reconnect_timeout_s`: a queue or subscription that
-        reaches no node for so long raises Unreachable; None: it tries for ever."""
+        `kafka`: settings of librdkafka. `reconnect_timeout_s`: a queue or subscription that reaches no node for so long
+        raises Unreachable; None: it tries for ever.
+
+        `user`, `password`: for brokers that require a login. `token`: of an identity provider, or an API token, which
+        is for HTTP and WebSockets alone; a function returns one that is good now. `tls`: the brokers speak TLS.
+        `tls_ca`: the authority that signed their certificates, a PEM file; by default those of the system are trusted.
+        `tls_cert`, `tls_key`: a certificate of this client. Kafka's names for all these may be in `kafka` instead."""
         if not isinstance(bootstrap_servers, str):
             raise TypeError(
                 f"bootstrap_servers={bootstrap_servers!r}: expected text, several addresses with commas"
@@ -97,7 +108,10 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         super().__init__()
         self._servers = bootstrap_servers
         self._http = [http] if isinstance(http, str) else list(http or ())
-        self._kafka_settings = dict(kafka or {})
+        self._security = client_security(security, kafka or {})
+        self._diagnosis = LoginDiagnosis(bootstrap_servers, self._security)
+        self._kafka_settings = self._diagnosis.listening(self._security.librdkafka)
+        self._nodes = HttpNodes(self._find_urls, self._security, self._http)
         self._reconnect_timeout_s = wait_seconds_or_none("reconnect_timeout_s", reconnect_timeout_s)
         self._streams: list[BaseStream[Any, Any]] = []
         self._lock = threading.Lock()
@@ -115,7 +129,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         """Called once, at the end of `__init__`."""
 
     def _new_admin(self) -> Admin:
-        return Admin(self._open_kafka_admin, self._find_urls, self._servers)
+        return Admin(self._open_kafka_admin, self._nodes, self._servers, self._diagnosis.explain)
 
     # --- publish
 
@@ -276,7 +290,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         self, kind: type[StreamT], open_session: Callable[[Callable[..., Any]], Any], idle_s: float | None
     ) -> StreamT:
         self._check_open()
-        stream = kind(open_session, self._find_urls, idle_s=idle_s, on_close=self._forget)
+        stream = kind(open_session, self._nodes, idle_s=idle_s, on_close=self._forget)
         with self._lock:
             self._streams.append(stream)
         return stream
@@ -325,7 +339,9 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         with self._lock:
             self._check_open()
             if self._publisher is None:
-                self._publisher = Publisher(self._servers, self._kafka_settings, self._read_topic_configs)
+                self._publisher = Publisher(
+                    self._servers, self._kafka_settings, self._read_topic_configs, self._diagnosis.explain
+                )
             return self._publisher
 
     def _open_kafka_admin(self) -> AdminClient:
@@ -334,6 +350,9 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
             self._check_open()
             if self._kafka_admin is None:
                 self._kafka_admin = make_admin(self._servers, self._security_settings)
+                self._diagnosis.ask_for_reports(self._kafka_admin)
+            if OAUTH_CALLBACK in self._kafka_settings:
+                self._kafka_admin.poll(0)  # librdkafka asks for a new token there
             return self._kafka_admin
 
     def _open_replies(self) -> ReplyReader:
@@ -354,7 +373,12 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
 
     def http_urls(self) -> list[str]:
         """The HTTP addresses of the nodes, as they announce them; waits for an answer of the cluster."""
-        return self._find_urls()
+        return self._nodes.find_urls()
+
+    @property
+    def http_nodes(self) -> HttpNodes:
+        """The nodes' HTTP ports, with the login of this client: for programs that send requests of their own."""
+        return self._nodes
 
     def _find_urls(self) -> list[str]:
         """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""
@@ -364,7 +388,8 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         try:
             return http_urls(self._open_kafka_admin())
         except Unreachable as error:
-            raise Unreachable(f"{error} ({self._servers})", retriable=error.retriable) from None
+            unreachable = Unreachable(f"{error} ({self._servers})", retriable=error.retriable)
+            raise self._diagnosis.explain(unreachable) from None
 
     def _close_kafka(self, timeout_s: float) -> None:
         with self._lock:

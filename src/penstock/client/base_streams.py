@@ -13,10 +13,11 @@ from penstock.batch import Record
 from penstock.client.arguments import Seconds, retry_seconds
 from penstock.client.error_texts import error_text, error_type
 from penstock.client.errors import LeaseLost
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.queue_session import JobFailure, QueueSession, SettleAction
 from penstock.client.received_record import ReceivedRecord
 from penstock.client.session import Item, Session
-from penstock.client.session_driver import FindUrls, S, SessionDriver
+from penstock.client.session_driver import S, SessionDriver
 from penstock.client.subscription_session import SubscriptionSession
 from penstock.types import TopicPartition
 
@@ -34,7 +35,7 @@ class BaseStream(ABC, Generic[Item, S]):
     def __init__(
         self,
         open_session: Callable[[Callable[..., Any]], Any],
-        find_urls: FindUrls,
+        nodes: HttpNodes,
         *,
         idle_s: float | None,
         on_close: Callable[[Any], None],
@@ -42,10 +43,10 @@ class BaseStream(ABC, Generic[Item, S]):
         self._idle_s = idle_s
         self._on_close = on_close
         self._session = open_session(partial(type(self)._item, self))
-        self._driver = self._new_driver(find_urls)
+        self._driver = self._new_driver(nodes)
 
     @abstractmethod
-    def _new_driver(self, find_urls: FindUrls) -> SessionDriver[Item, S, Any]: ...
+    def _new_driver(self, nodes: HttpNodes) -> SessionDriver[Item, S, Any]: ...
 
     @abstractmethod
     def close(self, timeout: Seconds | None = CLOSE_SECONDS) -> Any: ...

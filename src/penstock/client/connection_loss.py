@@ -3,13 +3,15 @@
 from http import HTTPStatus
 from typing import Any
 
-from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.http11 import Response
 
 from penstock.client.errors import Denied
 from penstock.client.frames import MAX_FRAME_BYTES
 from penstock.client.http_api import error_in
+from penstock.client.http_refusals import refusal
 from penstock.client.session import ConnectionLoss
+from penstock.client.tls_context import tls_failure
 
 CONNECT_SETTINGS: dict[str, Any] = {
     "compression": None,
@@ -30,18 +32,28 @@ RETRIABLE_STATUS = frozenset(
 )
 
 
-def connection_loss(problem: Exception) -> ConnectionLoss:
-    """Why a connection ended, or could not be made."""
+class UpgradeRefused(WebSocketException):
+    """A node has answered with this response instead of opening a WebSocket. Connections raise it instead of
+    InvalidStatus, because `connect` follows redirects that it knows by that, and leaves the login behind."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(f"HTTP {response.status_code}")
+        self.response = response
+
+
+def connection_loss(problem: Exception, url: str = "") -> ConnectionLoss:
+    """Why a connection to this address ended, or could not be made."""
     if isinstance(problem, ConnectionClosed):
         close = problem.rcvd or problem.sent
         return ConnectionLoss(str(problem), close.code if close is not None else None)
-    if isinstance(problem, InvalidStatus):
+    if isinstance(problem, UpgradeRefused):
         return _refused(problem.response)
     if isinstance(problem, InvalidURI):
         return ConnectionLoss(str(problem), denied=Denied("invalid_url", str(problem)))
     if isinstance(problem, TimeoutError):
         return ConnectionLoss("no answer in time")
-    return ConnectionLoss(str(problem) or type(problem).__name__)
+    distrust = tls_failure(problem, url)
+    return ConnectionLoss(str(problem) or type(problem).__name__, denied=distrust)
 
 
 def _refused(response: Response) -> ConnectionLoss:
@@ -51,4 +63,4 @@ def _refused(response: Response) -> ConnectionLoss:
     reason = f"{response.reason_phrase}: is this address a broker's HTTP port?"
     code, message = error_in(response.body) or (f"http_{response.status_code}", reason)
     retriable = response.status_code in RETRIABLE_STATUS
-    return ConnectionLoss(message, denied=Denied(code, message, retriable=retriable))
+    return ConnectionLoss(message, denied=refusal(code, message, retriable=retriable))

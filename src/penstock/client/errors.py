@@ -5,6 +5,8 @@ ClientError
  ├── Garbled         the answer is not Kafka's protocol; also a ProtocolViolation
  ├── Refused         a broker answered with an error code
  ├── Denied          a broker's HTTP API refused a request: `code` is the reason
+ ├── LoginFailed     a broker wants a login, or does not accept this one
+ ├── TlsFailed       no encrypted connection can be made: a certificate is not trusted, or one side speaks no TLS
  ├── CallFailed      the handler of a call has failed for good
  ├── PublishFailed   a message is not stored, or the client does not know whether it is
  ├── LeaseLost       this client no longer holds a job: it may come again, here or at another consumer
@@ -17,6 +19,23 @@ for how long it has tried.
 
 from penstock.client.retriable_codes import RETRIABLE_CODES, code_of, retry_for_ms
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
+
+AUTHORIZATION_CODES = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+PERMISSION_ADVICE = (
+    "an administrator can allow it (`penstock acls add`); `penstock acls check` says which rule decides"
+)
+
+
+def lacking(code: int, permission: str) -> str | None:
+    """The detail of a refusal with this code, if it means that the user may not do this."""
+    return f"this user has no {permission} permission" if code in AUTHORIZATION_CODES else None
 
 
 class ClientError(PenstockError):
@@ -69,6 +88,8 @@ class Refused(ClientError):
         """Whether another try is useless although the code is retriable in general."""
         self.asked = asked
         name = self.code.name if self.code == code else f"error code {code}, unknown to this client"
+        if self.code in AUTHORIZATION_CODES:
+            detail = f"{detail}: {PERMISSION_ADVICE}" if detail else PERMISSION_ADVICE
         super().__init__(f"{asked}: {name}" + (f", {detail}" if detail else ""))
 
     @property
@@ -86,6 +107,14 @@ class Denied(ClientError):
     def __init__(self, code: str, message: str, *, retriable: bool = False) -> None:
         super().__init__(f"{message} ({code})" if message else code, retriable=retriable)
         self.code = code
+
+
+class LoginFailed(ClientError):
+    """A broker wants a login, or does not accept the one that it got. Another try would end in the same way."""
+
+
+class TlsFailed(ClientError):
+    """No encrypted connection can be made: a certificate is not trusted, or cannot be read, or one side has no TLS."""
 
 
 class PublishFailed(ClientError):

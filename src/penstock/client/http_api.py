@@ -1,13 +1,23 @@
 """Requests to the nodes' HTTP API, as JSON. Any node of a cluster can answer."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
-from penstock.client.errors import ClientError, Denied, Garbled, Unreachable
+from penstock.client.errors import ClientError, Garbled, Unreachable
+from penstock.client.http_nodes import HttpNodes
+from penstock.client.http_refusals import refusal
+from penstock.client.tls_context import tls_failure
 
 REQUEST_SECONDS: Final = 15.0
 ERROR_BYTES_MAX: Final = 64 * 1024
@@ -16,24 +26,44 @@ ERROR_BYTES_MAX: Final = 64 * 1024
 class HttpApi:
     """Asks the first node that answers."""
 
-    def __init__(self, find_urls: Callable[[], list[str]]) -> None:
-        self._find_urls = find_urls
+    def __init__(self, nodes: HttpNodes) -> None:
+        self._nodes = nodes
 
     def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """None if the answer has no content. Raises Denied if a node refused the request."""
+        """None if the answer has no content. Raises Denied or LoginFailed if a node refused the request."""
         error: ClientError = Unreachable(f"{method} {path}: no node has an HTTP port")
-        for url in self._find_urls():
+        for url in self._nodes.find_urls():
             try:
-                return _ask(method, f"{url.rstrip('/')}{path}", body)
+                return _ask(method, f"{url.rstrip('/')}{path}", body, self._nodes)
             except Unreachable as unreachable:
                 error = unreachable
         raise error
 
 
-def fetch(method: str, url: str, data: bytes | None, timeout_s: float) -> bytes:
-    """One request with JSON, and its answer as it came. Raises Denied or Unreachable."""
-    opener = build_opener(ProxyHandler({}))
-    headers = {"accept": "application/json", "content-type": "application/json"}
+class _NodeRedirects(HTTPRedirectHandler):
+    """A redirected request has the same headers, the login among them."""
+
+    def __init__(self, nodes: HttpNodes) -> None:
+        self._nodes = nodes
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        if not self._nodes.may_redirect_to(newurl):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(url: str, nodes: HttpNodes) -> OpenerDirector:
+    context = nodes.context(url)
+    tls = [] if context is None else [HTTPSHandler(context=context)]
+    return build_opener(ProxyHandler({}), _NodeRedirects(nodes), *tls)
+
+
+def fetch(method: str, url: str, data: bytes | None, timeout_s: float, nodes: HttpNodes) -> bytes:
+    """One request with JSON, and its answer as it came. Raises Denied, LoginFailed, TlsFailed or Unreachable."""
+    opener = _opener(url, nodes)
+    headers = {"accept": "application/json", "content-type": "application/json", **nodes.headers(url)}
     try:
         with opener.open(Request(url, data, headers, method=method), timeout=timeout_s) as answer:
             text: bytes = answer.read()
@@ -44,9 +74,10 @@ def fetch(method: str, url: str, data: bytes | None, timeout_s: float) -> bytes:
                 f"http_{refused.code}",
                 f"{method} {url}",
             )
-        raise (Unreachable(f"{url}: {message}") if refused.code >= 500 else Denied(code, message)) from None
+        raise (Unreachable(f"{url}: {message}") if refused.code >= 500 else refusal(code, message)) from None
     except (OSError, HTTPException) as problem:
-        raise Unreachable(
+        distrust = tls_failure(getattr(problem, "reason", problem), url)
+        raise distrust or Unreachable(
             f"{url}: {problem}: check that the broker's HTTP port is open to this host"
         ) from None
 
@@ -60,8 +91,8 @@ def error_in(body: bytes | bytearray | None) -> tuple[str, str] | None:
         return None
 
 
-def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
-    text = fetch(method, url, None if body is None else json.dumps(body).encode(), REQUEST_SECONDS)
+def _ask(method: str, url: str, body: Mapping[str, object] | None, nodes: HttpNodes) -> Any:
+    text = fetch(method, url, None if body is None else json.dumps(body).encode(), REQUEST_SECONDS, nodes)
     try:
         return json.loads(text) if text else None
     except ValueError as problem:

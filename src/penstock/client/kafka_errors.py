@@ -23,9 +23,11 @@ HINTS: Final = {
 }
 
 PUBLISHING_HINTS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user has no WRITE permission on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user has no WRITE permission on any topic",
     KafkaError.POLICY_VIOLATION: "the topic takes messages from one producer at a time "
     "(penstock.producer.exclusive), and another one has it; publish again when that one has closed its connection: "
-    "docs/queues.md#point-to-point"
+    "docs/queues.md#point-to-point",
 }
 """For codes of published messages. In other responses brokers explain the code; for these librdkafka passes on the code
 alone."""

@@ -18,7 +18,7 @@ from penstock.client.arguments import MESSAGE_ID, RecordHeaders, as_bytes
 from penstock.client.errors import ClientError, Closed, PublishFailed
 from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
-from penstock.client.topic_cache import REACH_SECONDS, TopicCache
+from penstock.client.topic_cache import REACH_SECONDS, Explain, TopicCache
 from penstock.client.topic_rules import ReadConfigs, TopicRulesCache
 
 log = logging.getLogger("penstock.client")
@@ -66,7 +66,9 @@ class _Producer(Producer):
 class Publisher:
     """Made with the first message. Usable from all threads."""
 
-    def __init__(self, servers: str, settings: Mapping[str, Any], read_configs: ReadConfigs) -> None:
+    def __init__(
+        self, servers: str, settings: Mapping[str, Any], read_configs: ReadConfigs, explain: Explain
+    ) -> None:
         # The same hash as Java's clients and publishing over HTTP, so that a key always has the same partition.
         defaults = {"linger.ms": 1, "client.id": "penstock", "partitioner": "murmur2_random"}
         ours = {
@@ -79,7 +81,7 @@ class Publisher:
             self._producer = kept_in_child(_Producer({**defaults, **settings, **ours}))
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
-        self._topics = TopicCache(self._producer, servers)
+        self._topics = TopicCache(self._producer, servers, explain)
         self._rules = TopicRulesCache(read_configs)
         self._is_closed = False
         self._awaited: set[Future[Stored]] = set()

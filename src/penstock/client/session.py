@@ -23,8 +23,9 @@ from random import Random
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from penstock.client.errors import ClientError, Closed, Denied, Unreachable
+from penstock.client.errors import ClientError, Closed, Unreachable
 from penstock.client.frames import ErrorFrame, Frame, parse
+from penstock.client.http_refusals import refusal
 from penstock.client.received_record import ReceivedRecord
 
 FIRST_BACKOFF_S: Final = 0.05
@@ -78,7 +79,8 @@ class ConnectionLoss(NamedTuple):
     reason: str
     close_code: int | None = None
     redirect: str | None = None
-    denied: Denied | None = None
+    denied: ClientError | None = None
+    """A node has refused the connection, or cannot be trusted."""
 
 
 class SessionConnection:
@@ -321,7 +323,7 @@ def final_error(connection: SessionConnection, loss: ConnectionLoss) -> ClientEr
         return None if loss.denied.retriable else loss.denied
     if loss.close_code in FATAL_CLOSE_CODES and loss.close_code not in RETRIABLE_CLOSE_CODES:
         error = connection.error or ErrorFrame(loss.reason)
-        return Denied(error.code, error.message)
+        return refusal(error.code, error.message)
     return None
 
 

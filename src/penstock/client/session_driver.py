@@ -4,14 +4,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from websockets.exceptions import WebSocketException
 
-from penstock.client.connection_loss import connection_loss
+from penstock.client.connection_loss import CONNECT_SETTINGS, connection_loss
 from penstock.client.errors import ClientError, Closed
 from penstock.client.forks import ForkGuard
-from penstock.client.session import Effect, Item, Promise, Resolve, Session
+from penstock.client.http_nodes import HttpNodes
+from penstock.client.session import ConnectionLoss, Effect, Item, Promise, Resolve, Session
 
 log = logging.getLogger("penstock.client")
 
@@ -20,15 +21,13 @@ S = TypeVar("S", bound=Promise)
 Connection = TypeVar("Connection")
 """A WebSocket of the `websockets` package, blocking or asyncio."""
 
-FindUrls = Callable[[], list[str]]
-
 
 class SessionDriver(ABC, Generic[Item, S, Connection]):
     """Runs a session until it ends or is closed."""
 
-    def __init__(self, session: Session[Item], find_urls: FindUrls, name: str) -> None:
+    def __init__(self, session: Session[Item], nodes: HttpNodes, name: str) -> None:
         self.session = session
-        self._find_urls = find_urls
+        self._nodes = nodes
         self._name = name
         self._sockets: dict[int, Connection] = {}
         self._is_draining = False
@@ -90,7 +89,9 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
             yield
             return
         except (OSError, WebSocketException, ValueError) as problem:
-            loss = connection_loss(problem)
+            loss = self._checked(connection_loss(problem, url))
+        except ClientError as error:  # this client does not connect there
+            loss = ConnectionLoss(str(error), denied=error)
         except Exception as bug:  # noqa: BLE001 - callers get it
             self._end_after(bug)
             return
@@ -98,6 +99,18 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
             self._sockets.pop(connection_id, None)
         log.debug("%s: %s: %s", self._name, url, loss.reason)
         self.tell(lambda now: self.session.disconnected(connection_id, loss, now))
+
+    def _checked(self, loss: ConnectionLoss) -> ConnectionLoss:
+        """Without a redirect that must not be followed. The session then tries the other nodes."""
+        if loss.redirect is None or self._nodes.may_redirect_to(loss.redirect):
+            return loss
+        return ConnectionLoss(f"{loss.reason}, which is no address that the nodes announce")
+
+    def _connect_settings(self, url: str) -> dict[str, Any]:
+        """For `connect` of both drivers."""
+        settings = {**CONNECT_SETTINGS, "additional_headers": self._nodes.headers(url)}
+        context = self._nodes.context(url)
+        return settings if context is None else {**settings, "ssl": context}
 
     def _end_after(self, bug: Exception) -> None:
         """Callers get the error. Without this they would wait for ever, with leases that no other consumer gets."""

@@ -17,8 +17,8 @@ from penstock.client.base_streams import (
     BaseStream,
     BaseSubscription,
 )
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.session import Item
-from penstock.client.session_driver import FindUrls
 from penstock.client.thread_driver import Settlement, ThreadDriver
 
 
@@ -27,8 +27,8 @@ class Stream(BaseStream[Item, Settlement]):
 
     _driver: ThreadDriver[Item]
 
-    def _new_driver(self, find_urls: FindUrls) -> ThreadDriver[Item]:
-        return ThreadDriver(self._session, find_urls, type(self).__name__.lower())
+    def _new_driver(self, nodes: HttpNodes) -> ThreadDriver[Item]:
+        return ThreadDriver(self._session, nodes, type(self).__name__.lower())
 
     def receive(self, timeout: Seconds | None = None) -> Item | None:
         """The next one; None if none came within so many seconds (None: waits for one), or it was closed."""

@@ -8,19 +8,31 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from penstock.client.arguments import Seconds, wait_seconds_or_none
-from penstock.client.connection_loss import CONNECT_SETTINGS
+from penstock.client.connection_loss import UpgradeRefused
 from penstock.client.errors import ClientError
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
-from penstock.client.session_driver import FindUrls, SessionDriver, log
+from penstock.client.session_driver import SessionDriver, log
 
 JOIN_SECONDS = 1.0
 """How long `close` waits for its threads to end. One may be connecting to a host that does not answer: it ends by
 itself, and does not keep the process alive."""
+
+
+class _NodeConnection(ClientConnection):
+    """Leaves redirects to the session."""
+
+    def handshake(self, *arguments: Any, **more: Any) -> None:
+        try:
+            super().handshake(*arguments, **more)
+        except InvalidStatus as refused:
+            raise UpgradeRefused(refused.response) from None
 
 
 class Settlement:
@@ -54,8 +66,8 @@ class Settlement:
 class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
     """Runs a session in threads."""
 
-    def __init__(self, session: Session[Item], find_urls: FindUrls, name: str) -> None:
-        super().__init__(session, find_urls, name)
+    def __init__(self, session: Session[Item], nodes: HttpNodes, name: str) -> None:
+        super().__init__(session, nodes, name)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """Wakes callers: a record, an answer, or the end."""
@@ -202,15 +214,17 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     def _find(self) -> None:
         with self._reporting_failed_search():
-            urls = self._find_urls()
+            urls = self._nodes.find_urls()
             self.tell(lambda now: self.session.found(urls, now))
 
     def _serve(self, connection_id: int, url: str) -> None:
-        with self._reporting_loss(connection_id, url), connect(url, **CONNECT_SETTINGS) as socket:
-            self._sockets[connection_id] = socket
-            self.tell(lambda now: self.session.connected(connection_id, now))
-            while True:
-                self._received(connection_id, socket.recv())
+        with self._reporting_loss(connection_id, url):
+            settings = self._connect_settings(url)
+            with connect(url, create_connection=_NodeConnection, **settings) as socket:
+                self._sockets[connection_id] = socket
+                self.tell(lambda now: self.session.connected(connection_id, now))
+                while True:
+                    self._received(connection_id, socket.recv())
 
     def _received(self, connection_id: int, data: str | bytes) -> None:
         with self._lock:

@@ -14,12 +14,13 @@ its id. All of Penstock's clients do the same, and so does publishing over HTTP 
 """
 
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.batch import murmur2
-from penstock.client.errors import ClientError, PublishFailed, Unreachable
+from penstock.client.errors import ClientError, LoginFailed, PublishFailed, TlsFailed, Unreachable
 from penstock.client.kafka_errors import UNKNOWN_TOPIC_CODES, client_error, no_broker_answers
 
 ASK_SECONDS: Final = 3.0
@@ -35,12 +36,22 @@ COUNT_SECONDS: Final = 60.0
 POSITIVE: Final = 0x7FFFFFFF
 
 HINTS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user has no DESCRIBE permission on the topic (WRITE contains it), or "
+    "there is no such topic and the user has no CREATE permission",
     KafkaError.INVALID_REPLICATION_FACTOR: "it cannot be created: the default replication factor is larger than the "
     "number of nodes; start more, or client.admin.create_topic(..., replication_factor=1)",
     KafkaError.POLICY_VIOLATION: "it cannot be created: client.admin.create_topic(...) says why",
     KafkaError.TOPIC_EXCEPTION: "invalid name: expected 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
 }
 """Explanations for the lookup of a topic that does not exist."""
+
+
+Explain = Callable[[ClientError], ClientError]
+"""The reason behind an Unreachable, if it is the login or TLS; otherwise the error itself."""
+
+
+def _unexplained(error: ClientError) -> ClientError:
+    return error
 
 
 class _Known(NamedTuple):
@@ -53,9 +64,10 @@ class _Known(NamedTuple):
 class TopicCache:
     """Usable from all threads: two of them may look up the same topic at once, which does no harm."""
 
-    def __init__(self, producer: Producer, servers: str) -> None:
+    def __init__(self, producer: Producer, servers: str, explain: Explain = _unexplained) -> None:
         self._producer = producer
         self._servers = servers
+        self._explain = explain
         self._is_reached = False
         """Whether any broker has ever answered."""
         self._known: dict[str, _Known] = {}
@@ -94,18 +106,19 @@ class TopicCache:
                 return
             failure = client_error(error, f"publishing to {topic}", HINTS)
             if isinstance(failure, Unreachable):
-                if not self._is_reached:
-                    failure = no_broker_answers(f"publishing to {topic}", self._servers)
-                elif self._is_good_enough(topic, counted):
+                if self._is_reached and self._is_good_enough(topic, counted):
                     return
+                failure = self._explained(topic, failure)
             else:
                 self._is_reached = True
             retry_for_s = min(timeout_s, self._retry_for_s(topic, error.code(), failure))
             if time.monotonic() - began >= retry_for_s:
                 self._missing.add(topic)
-                failed = PublishFailed(f"{failure}. Nothing was stored.", retriable=failure.retriable)
+                failed = PublishFailed(
+                    f"{_told(topic, failure)}. Nothing was stored.", retriable=failure.retriable
+                )
                 failed.kafka_code = error.code()
-                raise failed
+                raise failed from failure
             time.sleep(ASK_AGAIN_SECONDS)
 
     def _ask(self, topic: str, timeout_s: float) -> KafkaError | None:
@@ -123,6 +136,12 @@ class TopicCache:
         self._missing.discard(topic)
         return None
 
+    def _explained(self, topic: str, failure: Unreachable) -> ClientError:
+        reason = self._explain(failure)
+        if reason is failure and not self._is_reached:
+            return no_broker_answers(f"publishing to {topic}", self._servers)
+        return reason
+
     def _is_good_enough(self, topic: str, counted: bool) -> bool:
         """Whether the cached entry suffices while no broker answers: librdkafka then waits for one."""
         partitions = self._known[topic].partitions if topic in self._known else 0
@@ -134,6 +153,12 @@ class TopicCache:
     def _retry_for_s(self, topic: str, code: int, failure: ClientError) -> float:
         if code in UNKNOWN_TOPIC_CODES:
             return 0.0 if topic in self._missing else CREATION_SECONDS
-        if not self._is_reached:
-            return FIRST_SECONDS
-        return REACH_SECONDS if failure.retriable else 0.0
+        if not failure.retriable:
+            return 0.0
+        return REACH_SECONDS if self._is_reached else FIRST_SECONDS
+
+
+def _told(topic: str, failure: ClientError) -> str:
+    """Reasons that were found out afterwards do not say what was asked for."""
+    is_explained = isinstance(failure, (LoginFailed, TlsFailed))
+    return f"publishing to {topic}: {failure}" if is_explained else str(failure)

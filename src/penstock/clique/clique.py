@@ -16,11 +16,12 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, cast
 
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_seconds
 from penstock.client.forks import ForkGuard
+from penstock.client.security_arguments import SecurityArguments
 from penstock.client.signals import stopping_on_signals
 from penstock.clique.carriers import Carrier, described, transport_of
 from penstock.clique.clocks import lease_clock_ms
@@ -54,7 +55,11 @@ JOIN_SECONDS_MIN: Final = 30.0
 """How long the start waits. A name may be taken until the lease of a process that was killed has ended."""
 
 
-class CliqueOptions(RetryOptions, total=False):
+class WorkerOptions(RetryOptions, SecurityArguments, total=False):
+    """How often messages are tried, and how the clique logs in."""
+
+
+class CliqueOptions(WorkerOptions, total=False):
     """The options of a clique, which `Clique` explains."""
 
     worker: str | None
@@ -81,10 +86,11 @@ class Clique(Registration):
         guarantee: Level | None = None,
         dead_letters: bool = True,
         release_timeout: Seconds = GRACE_SECONDS,
-        **retries: Unpack[RetryOptions],
+        **options: Unpack[WorkerOptions],
     ) -> None:
         """`carrier`: penstock://host:port, with several addresses separated by commas; nats://host:port; memory://NAME
-        within one process; or any object with the methods of PubSub.
+        within one process; or any object with the methods of PubSub. `user`, `password`, `token`, `tls`, `tls_ca`,
+        `tls_cert` and `tls_key`, as in `penstock.client.Client`, are for carriers that are named by their address.
 
         `worker`: the same name gets its slots back after a restart; by default a random one. `lease_ms`: a worker that
         has crashed keeps its keys for so long. `codec`: how messages become bytes; by default the record's own key,
@@ -93,6 +99,7 @@ class Clique(Registration):
         `dead_letters`: whether messages that cannot be handled are kept in the stream's dead letters, or only logged.
         `release_timeout`: how long on_release may take; one that is no coroutine function cannot be interrupted, and
         keeps its slots until it returns, which is logged. Other options are those of RetryOptions."""
+        security, retries = _divided(options)
         super().__init__(retries, HandlerTable())
         if not isinstance(concurrency, int) or not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"concurrency={concurrency!r}: expected 1 to {CONCURRENCY_MAX}")
@@ -108,7 +115,7 @@ class Clique(Registration):
         self._release_timeout_s = as_seconds("release_timeout", release_timeout)
         self._guard = ForkGuard()
         self._transport: Transport = transport_of(
-            carrier, self.name, self.worker, self._handlers, codec, buries=dead_letters
+            carrier, self.name, self.worker, self._handlers, codec, buries=dead_letters, security=security
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: Membership | None = None
@@ -363,3 +370,10 @@ class Clique(Registration):
         if not self._is_started or self._is_closed:
             raise Closed(f"{self!r} is not running: use it inside `async with`")
         return self._membership
+
+
+def _divided(options: WorkerOptions) -> tuple[SecurityArguments, RetryOptions]:
+    names = SecurityArguments.__annotations__
+    security = {name: value for name, value in options.items() if name in names}
+    retries = {name: value for name, value in options.items() if name not in names}
+    return cast(SecurityArguments, security), cast(RetryOptions, retries)

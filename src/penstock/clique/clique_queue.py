@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from penstock.client.aio.driver import TaskDriver
 from penstock.client.base_streams import failure_of
 from penstock.client.errors import ClientError
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.queue_session import CliqueClaim, Credit, QueueSession, SettleAction
 from penstock.client.received_record import ReceivedRecord
 from penstock.clique.limits import BUFFERED_BYTES_MAX, IN_FLIGHT_MAX
@@ -85,7 +86,7 @@ class CliqueQueue:
         topics: Sequence[str],
         claim: CliqueClaim,
         epoch: int,
-        find_urls: Callable[[], list[str]],
+        nodes: HttpNodes,
         on_job: Callable[["CliqueQueue", CliqueJob], None],
         on_end: Callable[["CliqueQueue", ClientError], None],
     ) -> None:
@@ -105,7 +106,7 @@ class CliqueQueue:
         self._session.learn(epoch)
         self._credit = FIRST_CREDIT
         self._mean_size = BUFFERED_BYTES_MAX / FIRST_CREDIT
-        self._driver: TaskDriver[CliqueJob] = TaskDriver(self._session, find_urls, f"clique-{clique}")
+        self._driver: TaskDriver[CliqueJob] = TaskDriver(self._session, nodes, f"clique-{clique}")
         self._task = asyncio.get_running_loop().create_task(self._receive())
 
     def learn(self, epoch: int) -> None:

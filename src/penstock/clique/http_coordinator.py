@@ -7,7 +7,6 @@ Each request is a blocking call in a thread of its own: the loop of the control 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ import msgspec
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.errors import ClientError, Garbled, Unreachable
 from penstock.client.http_api import fetch
+from penstock.client.http_nodes import HttpNodes
 from penstock.ring.beats import Beat, BeatReply
 from penstock.ring.table import Table
 
@@ -28,9 +28,9 @@ class HttpCoordinator:
 
     holds_beats = True
 
-    def __init__(self, clique: str, find_urls: Callable[[], list[str]]) -> None:
+    def __init__(self, clique: str, nodes: HttpNodes) -> None:
         self._clique = clique
-        self._find_urls = find_urls
+        self._nodes = nodes
         self._urls: deque[str] = deque()
         self._failures = 0
         self._decoder = msgspec.json.Decoder(BeatReply)
@@ -42,7 +42,13 @@ class HttpCoordinator:
         body = msgspec.json.encode({**fields, "wait_ms": round(wait_s * 1000)})
         try:
             answer = await call_in_thread(
-                fetch, "PUT", f"{url.rstrip('/')}{path}", body, wait_s + REQUEST_SECONDS, name="penstock-beat"
+                fetch,
+                "PUT",
+                f"{url.rstrip('/')}{path}",
+                body,
+                wait_s + REQUEST_SECONDS,
+                self._nodes,
+                name="penstock-beat",
             )
         except (Unreachable, asyncio.CancelledError):  # it was cancelled because no answer came in time
             self._try_next()
@@ -63,7 +69,7 @@ class HttpCoordinator:
 
     async def _url(self) -> str:
         if not self._urls:
-            self._urls.extend(await call_in_thread(self._find_urls))
+            self._urls.extend(await call_in_thread(self._nodes.find_urls))
             self._failures = 0
         if not self._urls:
             raise Unreachable("no node has an HTTP port (penstock serve --http)")

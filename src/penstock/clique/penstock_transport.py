@@ -107,7 +107,7 @@ class PenstockTransport:
         return secrets.token_hex(16)
 
     async def open_coordinator(self) -> Coordinator:
-        return HttpCoordinator(self._clique, self._client.http_urls)
+        return HttpCoordinator(self._clique, self._client.http_nodes)
 
     async def attach(
         self, membership: Membership, runner: HandlerRunner, on_failure: Callable[[Exception], None]
@@ -223,7 +223,7 @@ class PenstockTransport:
             list(self._streams),
             CliqueClaim(self._worker, member_id),
             epoch,
-            self._client.http_urls,
+            self._client.http_nodes,
             self._intake.take,
             self._queue_ended,
         )

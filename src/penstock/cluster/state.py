@@ -54,7 +54,10 @@ from penstock.cluster.records import (
     ProducerIdsReserved,
     QuotasChanged,
     ReplicaDamaged,
+    RoleChanged,
+    RoleGrantsChanged,
     Snapshot,
+    TokensChanged,
     TopicConfigsChanged,
     TopicCreated,
     TopicDeleted,
@@ -307,6 +310,18 @@ class ClusterState:
         self.access.login_secret = record.secret
         return NO_TOPICS
 
+    def _tokens_changed(self, record: TokensChanged) -> frozenset[str]:
+        self.access.change_tokens(record.added, record.removed)
+        return NO_TOPICS
+
+    def _role_changed(self, record: RoleChanged) -> frozenset[str]:
+        self.access.put_role(record.name, record.permissions)
+        return NO_TOPICS
+
+    def _role_grants_changed(self, record: RoleGrantsChanged) -> frozenset[str]:
+        self.access.change_grants(record.added, record.removed)
+        return NO_TOPICS
+
     def _quotas_changed(self, record: QuotasChanged) -> frozenset[str]:
         self.quotas.put(record.entry)
         return NO_TOPICS
@@ -500,6 +515,9 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     UserChanged: ClusterState._user_changed,
     AclsChanged: ClusterState._acls_changed,
     LoginSecretSet: ClusterState._login_secret_set,
+    TokensChanged: ClusterState._tokens_changed,
+    RoleChanged: ClusterState._role_changed,
+    RoleGrantsChanged: ClusterState._role_grants_changed,
     QuotasChanged: ClusterState._quotas_changed,
 }
 

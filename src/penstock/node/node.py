@@ -19,6 +19,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
 from penstock.node.access import Access, FirstUser, Logins, Quotas
+from penstock.node.access.administration import AccessAdmin
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
@@ -127,6 +128,7 @@ class Node:
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
+        self.access_admin = self._make_access_admin()
         self.new_partitions = NewPartitionWaits(
             state=state, view=self.view, calls=self.calls, is_alone=self.is_alone
         )
@@ -211,6 +213,16 @@ class Node:
         if not self.config.require_login:
             return None
         return FirstUser(self.metadata, users, show or (lambda user, password: None))
+
+    def _make_access_admin(self) -> AccessAdmin:
+        return AccessAdmin(
+            metadata=self.metadata,
+            calls=self.calls,
+            resources=self.resources,
+            access=self.access,
+            logins=self.logins,
+            limits=self.config.limits,
+        )
 
     def _make_view(self) -> ClusterView:
         return ClusterView(

@@ -22,7 +22,6 @@ HONOURED: Final = frozenset(
         "fetch.max.bytes",
         "max.partition.fetch.bytes",
         "isolation.level",
-        "security.protocol",
     ]
 )
 """Read by options.py."""

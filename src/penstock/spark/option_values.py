@@ -7,6 +7,7 @@ options, which is an error.
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from penstock.client.security_settings import shown
 from penstock.errors import ConfigError
 
 _TRUE, _FALSE = "true", "false"
@@ -76,7 +77,7 @@ class Reader:
             if name not in self._known:
                 near = get_close_matches(name, self._known, n=1)
                 hint = f"did you mean {self._known[near[0]]}?" if near else "docs/spark.md lists them"
-                raise ConfigError(name, value, f"a known option; {hint}")
+                raise ConfigError(name, shown(name, value), f"a known option; {hint}")
 
 
 def whole_number(name: str, value: str, *, least: int = 0, most: int = 2**63 - 1) -> int:

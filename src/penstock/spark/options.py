@@ -22,6 +22,7 @@ from penstock.spark.read_bounds import (
     parse_pattern,
     parse_topics,
 )
+from penstock.spark.security_options import security_of
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS_COLUMN: Final = "headers"
@@ -161,6 +162,7 @@ def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
         retry_backoff_ms=whole_number(
             "kafka.retry.backoff.ms", kafka.get("retry.backoff.ms", "100"), least=1, most=60_000
         ),
+        security=security_of(kafka),
     )
     try:
         settings.validate()

@@ -1,4 +1,5 @@
-"""How `kafka.*` settings are treated: used, ignored, or refused with a reason. One table per client.
+"""How `kafka.*` settings are treated: used, ignored, or refused with a reason. One table per client; settings for
+security (security_options.py) are the same for both.
 
 An unknown name is refused: a typo in a setting that matters would otherwise be found out in production.
 """
@@ -6,12 +7,10 @@ An unknown name is refused: a typo in a setting that matters would otherwise be 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final
 
+from penstock.client.security_settings import shown
 from penstock.errors import ConfigError
-
-NOT_YET: Final = "plain connections only; this Penstock has no TLS or SASL yet. Leave it out"
-SECURITY: Final = ("sasl.", "ssl.", "security.")
+from penstock.spark import security_options
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,17 +25,18 @@ class SettingTable:
     def check(self, settings: Mapping[str, str]) -> None:
         """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
         for name, value in settings.items():
-            if name not in self.honoured and name not in self.without_effect:
-                raise ConfigError(f"kafka.{name}", value, self._expected(name))
-        protocol = settings.get("security.protocol", "PLAINTEXT")
-        if protocol.upper() != "PLAINTEXT":
-            raise ConfigError("kafka.security.protocol", protocol, f"PLAINTEXT: {NOT_YET}")
+            if name not in self._known:
+                raise ConfigError(f"kafka.{name}", shown(name, value), self._expected(name))
+
+    @property
+    def _known(self) -> frozenset[str]:
+        ours = self.honoured | self.without_effect
+        return ours | security_options.HONOURED | security_options.WITHOUT_EFFECT
 
     def _expected(self, name: str) -> str:
-        if name in self.refused:
-            return self.refused[name]
-        if name.startswith(SECURITY):
-            return NOT_YET
-        near = get_close_matches(name, self.honoured | self.without_effect, n=1)
+        refused = {**security_options.REFUSED, **self.refused}
+        if name in refused:
+            return refused[name]
+        near = get_close_matches(name, self._known, n=1)
         hint = f"; did you mean kafka.{near[0]}?" if near else ""
         return f"a setting of {self.client}{hint}"

@@ -15,6 +15,7 @@ from penstock.spark import sink_settings
 from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
 from penstock.spark.read_bounds import parse_topics
+from penstock.spark.security_options import security_of
 
 CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_INT32: Final = 2**31 - 1
@@ -98,6 +99,7 @@ def _client(kafka: Mapping[str, str]) -> ClientSettings:
         request_timeout_ms=_number(kafka, "request.timeout.ms", 30_000),
         retry_for_ms=_number(kafka, "max.block.ms", 60_000, least=0),
         retry_backoff_ms=max(1, _number(kafka, "retry.backoff.ms", 100, least=0)),
+        security=security_of(kafka),
     )
     try:
         settings.validate()

@@ -20,7 +20,6 @@ HONOURED: Final = frozenset(
         "batch.size",
         "buffer.memory",
         "compression.type",
-        "security.protocol",
         "max.in.flight.requests.per.connection",
     ]
 )

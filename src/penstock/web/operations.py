@@ -19,6 +19,7 @@ from penstock.node import Node
 from penstock.security.quotas import QuotaKind
 from penstock.types import Operation, ResourceType
 from penstock.version import VERSION
+from penstock.web.api.acls import Acls
 from penstock.web.api.cliques import Cliques
 from penstock.web.api.cluster import Cluster
 from penstock.web.api.dead_letters import DeadLetters
@@ -30,9 +31,11 @@ from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
+from penstock.web.api.roles import Roles
 from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
 from penstock.web.api.subscriptions import SubscriptionsApi
 from penstock.web.api.topics import Topics
+from penstock.web.api.users import Users
 from penstock.web.push import PushEndpoint
 from penstock.web.work import WorkEndpoint
 
@@ -69,6 +72,7 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
         *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
+        *_users(node), *_access_rules(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -185,6 +189,49 @@ def _subscriptions(node: Node) -> list[HttpOperation]:
                       "Positions of a subscription on each partition, unacked messages, and its lag", (404,)),
         HttpOperation("DELETE", one, subscriptions.delete_subscription, DELETE, GROUP,
                       "Delete a subscription; with force, also one that has a subscriber", (404, 409), 204),
+    ]
+
+
+def _users(node: Node) -> list[HttpOperation]:
+    users, one = Users(node), "/v1/users/{user}"
+    return [
+        HttpOperation("GET", "/v1/users", users.list_users, DESCRIBE, CLUSTER, "All users, without their passwords"),
+        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER, "Create a user", (409,), 201),
+        HttpOperation("DELETE", one, users.delete_user, ALTER, CLUSTER,
+                      "Delete a user and its API tokens; access rules and grants that name it stay", (404,)),
+        HttpOperation("PUT", one + "/password", users.set_password, ALTER, CLUSTER,
+                      "Set another password; users may do this for themselves", (404,), 204, by_user=True),
+        HttpOperation("GET", one + "/tokens", users.list_tokens, DESCRIBE, CLUSTER,
+                      "API tokens of a user, without their secrets", (404,), by_user=True),
+        HttpOperation("POST", one + "/tokens", users.create_token, ALTER, CLUSTER,
+                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True),
+        HttpOperation("DELETE", one + "/tokens/{token_id}", users.revoke_token, ALTER, CLUSTER,
+                      "Revoke an API token, at once", (404,), 204, by_user=True),
+    ]
+
+
+def _access_rules(node: Node) -> list[HttpOperation]:
+    acls, roles = Acls(node), Roles(node)
+    return [
+        HttpOperation("GET", "/v1/acls", acls.list_acls, DESCRIBE, CLUSTER,
+                      "Access rules, all or those that a filter selects", (409,)),
+        HttpOperation("POST", "/v1/acls", acls.add_acls, ALTER, CLUSTER,
+                      "Add access rules; those that exist stay as they are", (409,), 201),
+        HttpOperation("DELETE", "/v1/acls", acls.remove_acls, ALTER, CLUSTER,
+                      "Remove the access rules that a filter selects, and show them", (409,)),
+        HttpOperation("GET", "/v1/acls/check", acls.check_access, DESCRIBE, CLUSTER,
+                      "Whether a principal may do something, and which rule decides", (409,)),
+        HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
+                      "Roles: the four that are built in, and those of your own", (409,)),
+        HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
+                      "Create or replace a role; all who have it get its new permissions", (409,)),
+        HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
+                      "Delete a role that nobody has", (404, 409), 204),
+        HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
+        HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
+                      "Give a role to a principal, for everything or for a pattern of names", (404, 409), 201),
+        HttpOperation("DELETE", "/v1/grants", roles.revoke_role, ALTER, CLUSTER,
+                      "Take a role from a principal: exactly this grant", (404, 409), 204),
     ]
 # fmt: on
 

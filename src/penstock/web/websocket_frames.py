@@ -2,7 +2,9 @@
 JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +18,7 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import PASSWORD_USER, caller_of, error_response, not_ready
+from penstock.web.api.routing import PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
@@ -57,9 +59,7 @@ def upgrade_required(path: str, page: str) -> Response:
 def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
     """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
     caller = caller_of(socket)
-    user = socket.scope.get(PASSWORD_USER)
-    if user is not None and user not in node.metadata.state.access.users:
-        raise Problem(401, "login_failed", f"the user {user} was deleted")
+    check_login(node, socket)
     try:
         node.resources.check_group(caller, group, Operation.READ)
         for name in topics:
@@ -69,13 +69,39 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
     return caller
 
 
+def check_login(node: Node, socket: WebSocket) -> None:
+    """Problem if the user or the API token by which a WebSocket was opened is gone."""
+    access = node.metadata.state.access
+    user, token_id = socket.scope.get(PASSWORD_USER), socket.scope.get(TOKEN)
+    if user is not None and user not in access.users:
+        raise Problem(401, "login_failed", f"the user {user} was deleted")
+    if token_id is not None:
+        token = access.tokens.get(token_id)
+        if token is None or token.has_expired(_now_ms()):
+            raise Problem(401, "login_failed", f"the API token {token_id} was revoked, or has expired")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _seconds_left(node: Node, socket: WebSocket) -> float | None:
+    """Until the API token by which a WebSocket was opened expires; None for ever."""
+    token = node.metadata.state.access.tokens.get(socket.scope.get(TOKEN, ""))
+    if token is None or token.expires_ms is None:
+        return None
+    return max(0.0, (token.expires_ms - _now_ms()) / 1000)
+
+
 async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
     """Returns when the caller may not read these topics as this group any more."""
     changed = asyncio.Event()
     unwatch = node.access.watch(changed.set)
     try:
         while True:
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_seconds_left(node, socket)):
+                    await changed.wait()
             changed.clear()
             check_may_read(node, socket, group, topics)
     except Problem as problem:

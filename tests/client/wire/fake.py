@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.errors import ErrorCode
 from penstock.kafka.wire import (
     ApiKey,
     Message,
@@ -22,6 +23,7 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 TOPIC = "fake"
 NODE_ID = 7
@@ -54,12 +56,14 @@ Handler = Callable[[Request], Answer]
 
 
 class FakeBroker:
-    """Knows ApiVersions and Metadata (one topic of one partition, led by itself); the test supplies other handlers."""
+    """Knows ApiVersions and Metadata (one topic of one partition, led by itself), and no login; the test supplies other
+    handlers."""
 
     def __init__(self, handlers: Mapping[ApiKey, Handler] | None = None) -> None:
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: lambda _: versions(),
             ApiKey.METADATA: lambda _: self.metadata(),
+            ApiKey.SASL_HANDSHAKE: lambda _: SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
             **(handlers or {}),
         }
         self.requests: list[Request] = []

@@ -11,13 +11,24 @@ from contextlib import suppress
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from penstock.client.aio.threads import call_in_thread
-from penstock.client.connection_loss import CONNECT_SETTINGS
+from penstock.client.connection_loss import UpgradeRefused
 from penstock.client.errors import ClientError
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
-from penstock.client.session_driver import FindUrls, SessionDriver, log
+from penstock.client.session_driver import SessionDriver, log
+
+
+class _NodeConnection(ClientConnection):
+    """Leaves redirects to the session."""
+
+    async def handshake(self, *arguments: Any, **more: Any) -> None:
+        try:
+            await super().handshake(*arguments, **more)
+        except InvalidStatus as refused:
+            raise UpgradeRefused(refused.response) from None
 
 
 class Settlement(asyncio.Future[None]):
@@ -37,8 +48,8 @@ class Settlement(asyncio.Future[None]):
 class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
     """Runs a session in tasks."""
 
-    def __init__(self, session: Session[Item], find_urls: FindUrls, name: str) -> None:
-        super().__init__(session, find_urls, name)
+    def __init__(self, session: Session[Item], nodes: HttpNodes, name: str) -> None:
+        super().__init__(session, nodes, name)
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._takers: deque[asyncio.Future[None]] = deque()
@@ -199,12 +210,15 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
 
     async def _find(self) -> None:
         with self._reporting_failed_search():
-            urls = await call_in_thread(self._find_urls)
+            urls = await call_in_thread(self._nodes.find_urls)
             self.tell(lambda now: self.session.found(urls, now))
 
     async def _serve(self, connection_id: int, url: str) -> None:
         with self._reporting_loss(connection_id, url):
-            async with connect(url, **CONNECT_SETTINGS) as socket:
+            settings = await call_in_thread(
+                self._connect_settings, url
+            )  # it reads files, and may get a token
+            async with connect(url, create_connection=_NodeConnection, **settings) as socket:
                 self._sockets[connection_id] = socket
                 self.tell(lambda now: self.session.connected(connection_id, now))
                 while True:

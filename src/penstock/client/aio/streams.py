@@ -14,8 +14,8 @@ from penstock.client.base_streams import (
     BaseStream,
     BaseSubscription,
 )
+from penstock.client.http_nodes import HttpNodes
 from penstock.client.session import Item
-from penstock.client.session_driver import FindUrls
 
 
 class AsyncStream(BaseStream[Item, Settlement]):
@@ -23,8 +23,8 @@ class AsyncStream(BaseStream[Item, Settlement]):
 
     _driver: TaskDriver[Item]
 
-    def _new_driver(self, find_urls: FindUrls) -> TaskDriver[Item]:
-        return TaskDriver(self._session, find_urls, type(self).__name__.lower().removeprefix("async"))
+    def _new_driver(self, nodes: HttpNodes) -> TaskDriver[Item]:
+        return TaskDriver(self._session, nodes, type(self).__name__.lower().removeprefix("async"))
 
     async def receive(self, timeout: Seconds | None = None) -> Item | None:
         """The next one; None if none came within so many seconds (None: waits for one), or it was closed."""

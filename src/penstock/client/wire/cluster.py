@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
 from uuid import UUID
 
-from penstock.client.errors import Refused
+from penstock.client.errors import Refused, lacking
 from penstock.client.wire.connection import Connection, expect
 from penstock.client.wire.connection_pool import ConnectionPool
 from penstock.client.wire.group_offsets import GroupOffsets
@@ -199,7 +199,9 @@ class Cluster:
                 self.forget_leaders([name])
                 continue
             if row.error_code != ErrorCode.NONE:
-                raise Refused(row.error_code, f"metadata of topic {name!r}")
+                raise Refused(
+                    row.error_code, f"metadata of topic {name!r}", lacking(row.error_code, "DESCRIBE")
+                )
             self._note_leaders(name, row)
             indexes = sorted(partition.partition_index for partition in row.partitions)
             yield Topic(name, row.topic_id, tuple(indexes), row.is_internal)
@@ -238,5 +240,7 @@ class Cluster:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer = self._pool.ask_any(ApiKey.INIT_PRODUCER_ID, message, InitProducerIdResponse)
         if answer.error_code != ErrorCode.NONE:
-            raise Refused(answer.error_code, "a producer id")
+            raise Refused(
+                answer.error_code, "a producer id", lacking(answer.error_code, "WRITE (on any topic)")
+            )
         return answer.producer_id, answer.producer_epoch

@@ -2,35 +2,51 @@
 
 After any failure (a timeout, an answer that is cut off or cannot be decoded, an interrupt in the middle of a read) the
 connection is closed, because it is no longer known where the next answer starts. The caller opens a new one.
+
+A login may be good for a limited time. The client then logs in again on the same connection (KIP-368), before the first
+request that it sends after most of this time.
 """
 
+import math
+import secrets
 import select
 import socket
 import struct
 import time
 from collections import deque
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from penstock.client.errors import Garbled, Refused, Unreachable
+from penstock.client.errors import ClientError, Garbled, LoginFailed, Refused, TlsFailed, Unreachable
+from penstock.client.security_settings import NO_SECURITY, SecuritySettings
 from penstock.client.wire.settings import ClientSettings, ServerAddress
+from penstock.client.wire.sockets import begin_tls, connect, failure
 from penstock.errors import ErrorCode, ProtocolViolation
 from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request, schema_range
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.kafka.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-CONNECT_TIMEOUT_MS_MAX: Final = 10_000
-"""A host that is up answers a SYN at once; the rest of request_timeout_ms is for the broker's work."""
+if TYPE_CHECKING:
+    from penstock.client.wire.login import Login
+
 MAX_CORRELATION_ID: Final = 2**31 - 1
 JOIN_BELOW_BYTES: Final = 64 << 10
 """Requests up to this size are joined for one write; larger ones are not copied."""
-MIN_CONNECT_S: Final = 0.001
-"""A timeout of 0 would make the socket non-blocking, and connect would fail at once."""
 CLIENT_NAME: Final = "penstock-client"
 CLIENT_VERSION: Final = "1"
+BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""What a broker answers to a client that has not logged in; on anything else it closes the connection."""
+HANDSHAKE_VERSION_MIN: Final = 1
+"""In version 0 the mechanism's messages have no header, and no error can be told."""
+NONCE_BYTES: Final = 18
+"""24 characters, as SCRAM's examples have."""
+PROBE_MS: Final = 3_000
+"""How long the client tries to find out why a broker has closed a new connection."""
+NO_MECHANISM: Final = "?"
+"""Asks a broker for the names of its mechanisms: it refuses this one and lists those that it has."""
 
 M = TypeVar("M", bound=Message)
-
-_Where: TypeAlias = tuple[str | int, ...] | tuple[int, bytes]
-"""An address as getaddrinfo returns it and connect takes it."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_AND_ERROR: Final = struct.Struct(">ih")
@@ -45,7 +61,7 @@ class _Request(NamedTuple):
 
 
 class Connection:
-    """Its constructor connects and negotiates API versions."""
+    """Its constructor connects, negotiates API versions, and logs in."""
 
     def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
         self.address = ServerAddress(host, port)
@@ -53,9 +69,15 @@ class Connection:
         self._correlation_id = 0
         self._requests: deque[_Request] = deque()
         self._ready: deque[Message] = deque()
-        self._socket: socket.socket | None = _connect(self.address, settings)
+        self._has_served = False
+        """Whether a request was answered that needs no login."""
+        self._login_again_s = math.inf
+        """On the monotonic clock."""
         self._versions: dict[int, tuple[int, int]] = {}
+        self._socket: socket.socket | None = self._open_socket()
         self._negotiate()
+        if settings.security.mechanism:
+            self._log_in()
 
     @property
     def closed(self) -> bool:
@@ -84,6 +106,8 @@ class Connection:
 
     def send(self, api: ApiKey, message: Message, *, version: int | None = None) -> None:
         """Sends a request. Answers are received later, in the order of the requests."""
+        if time.monotonic() >= self._login_again_s:
+            self._log_in()
         if version is None:
             version = self.version_of(api)
         self._correlation_id = self._correlation_id % MAX_CORRELATION_ID + 1
@@ -91,13 +115,13 @@ class Connection:
         if sum(map(len, pieces)) <= JOIN_BELOW_BYTES:
             pieces = [b"".join(pieces)]
         try:
-            sock = self._open_socket()
+            sock = self._checked_socket()
             sock.settimeout(self._settings.request_timeout_ms / 1000)
             for piece in pieces:
                 sock.sendall(piece)
         except OSError as problem:
             self.close()
-            raise self._unreachable("sending", problem) from None
+            raise failure(problem, self.address, self._settings, "sending") from None
         except BaseException:
             self.close()
             raise
@@ -117,6 +141,8 @@ class Connection:
             return True
         if self._socket is None or not self._requests:
             return False
+        if self._settings.security.tls and self._socket.pending():  # type: ignore[attr-defined]  # SSLSocket's
+            return True
         poll = select.poll()  # not select.select, which ends at 1,024 open files
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -140,18 +166,20 @@ class Connection:
         request = self._next_request()
         try:
             frame = self._read_frame(request.api)
-            return self._decode(request, frame)
+            answer = self._decode(request, frame)
         except OSError as problem:
             self.close()
-            raise self._unreachable(f"waiting for the answer to {request.api.name}", problem) from None
+            raise self._lost(request.api, problem) from None
         except BaseException:
             self.close()
             raise
+        self._has_served |= request.api not in BEFORE_LOGIN
+        return answer
 
     def _next_request(self) -> _Request:
         if self._requests:
             return self._requests.popleft()
-        self._open_socket()
+        self._checked_socket()
         raise RuntimeError(f"receive() from {self.address}: expected a request that has no answer yet")
 
     def _decode(self, request: _Request, frame: memoryview) -> Message:
@@ -181,7 +209,7 @@ class Connection:
 
     def _read(self, count: int, deadline: float) -> memoryview:
         """Exactly `count` bytes, without a copy."""
-        sock = self._open_socket()
+        sock = self._checked_socket()
         view = memoryview(bytearray(count))
         position = 0
         while position < count:
@@ -195,7 +223,7 @@ class Connection:
             position += received
         return view
 
-    def _open_socket(self) -> socket.socket:
+    def _checked_socket(self) -> socket.socket:
         if self._socket is None:
             raise Unreachable(f"the connection to {self.address} is closed")
         return self._socket
@@ -212,10 +240,85 @@ class Connection:
             raise Refused(answer.error_code, f"ApiVersions at {self.address}")
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
-    def _unreachable(self, doing: str, problem: OSError) -> Unreachable:
-        return Unreachable(
-            f"{self.address}: {explain(problem, self._settings.request_timeout_ms)} while {doing}"
+    # --- logins
+
+    def _log_in(self) -> None:
+        """Answers to earlier requests are kept for `receive`."""
+        from penstock.client.wire.login import (  # most clients do not log in
+            REAUTHENTICATE_AFTER,
+            login_messages,
         )
+
+        self._login_again_s = math.inf
+        began_s = time.monotonic()
+        try:
+            self._choose_mechanism()
+            nonce = secrets.token_urlsafe(NONCE_BYTES)
+            lifetime_ms = self._exchange(login_messages(self._settings.security, nonce))
+        except BaseException:
+            self.close()
+            raise
+        if lifetime_ms > 0:
+            self._login_again_s = began_s + lifetime_ms / 1000 * REAUTHENTICATE_AFTER
+
+    def _choose_mechanism(self) -> None:
+        from penstock.client.wire.login import handshake_refused
+
+        security = self._settings.security
+        answer = self._handshake(security.mechanism)
+        if answer.error_code != ErrorCode.NONE:
+            raise handshake_refused(self.address, security, answer.error_code, answer.mechanisms)
+
+    def _handshake(self, mechanism: str) -> SaslHandshakeResponse:
+        version = self.version_of(ApiKey.SASL_HANDSHAKE, at_least=HANDSHAKE_VERSION_MIN)
+        answer = self.call(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism=mechanism), version=version)
+        return expect(answer, SaslHandshakeResponse)
+
+    def _exchange(self, login: "Login") -> int:
+        """Returns how many milliseconds the login is good for; 0: for ever."""
+        from penstock.client.wire.login import login_refused
+        from penstock.security.errors import AuthenticationError
+
+        data = next(login)
+        while True:
+            request = SaslAuthenticateRequest(auth_bytes=data)
+            answer = expect(self.call(ApiKey.SASL_AUTHENTICATE, request), SaslAuthenticateResponse)
+            if answer.error_code != ErrorCode.NONE:
+                raise login_refused(self.address, self._settings.security, answer.error_message)
+            try:
+                data = login.send(answer.auth_bytes)
+            except StopIteration:
+                return answer.session_lifetime_ms
+            except AuthenticationError as doubt:
+                raise LoginFailed(f"{self.address}: {doubt}: check that this is the right broker") from None
+
+    # --- failures
+
+    def _open_socket(self) -> socket.socket:
+        sock = connect(self.address, self._settings)
+        if not self._settings.security.tls:
+            return sock
+        try:
+            return begin_tls(sock, self.address, self._settings)
+        except Unreachable as lost:
+            raise _tls_unwanted(self.address, self._settings) or lost from None
+
+    def _lost(self, api: ApiKey, problem: OSError) -> ClientError:
+        """The connection broke before the answer came. A broker that wants TLS, or a login, closes a new one without a
+        word: then the client finds out."""
+        if isinstance(problem, ConnectionError) and not self._has_served:
+            reason = self._why_closed(api)
+            if reason is not None:
+                return reason
+        return failure(problem, self.address, self._settings, f"waiting for the answer to {api.name}")
+
+    def _why_closed(self, api: ApiKey) -> ClientError | None:
+        security = self._settings.security
+        if api == ApiKey.API_VERSIONS and not security.tls:
+            return _tls_wanted(self.address)
+        if api not in BEFORE_LOGIN and not security.mechanism:
+            return _login_wanted(self.address, self._settings)
+        return None
 
     def _garbled(self, api: ApiKey, found: str) -> Garbled:
         return Garbled(f"{self.address}: the answer to {api.name}: {found}")
@@ -236,52 +339,41 @@ def _refuses_versions(api: ApiKey, frame: memoryview) -> bool:
     return bool(_CORRELATION_AND_ERROR.unpack_from(frame)[1] == ErrorCode.UNSUPPORTED_VERSION)
 
 
-def explain(problem: OSError, timeout_ms: int) -> str:
-    """The text of an OSError."""
-    if isinstance(problem, TimeoutError):
-        return f"no answer within {timeout_ms} ms"
-    return problem.strerror or str(problem) or type(problem).__name__
+def _tls_wanted(address: ServerAddress) -> TlsFailed | None:
+    from penstock.client.tls_context import CA_NAMES, speaks_tls
+
+    if not speaks_tls(*address, PROBE_MS / 1000):
+        return None
+    advice = f"name the authority that signed its certificate: {CA_NAMES}"
+    return TlsFailed(f"{address}: this port speaks TLS only: {advice}")
 
 
-def _connect(address: ServerAddress, settings: ClientSettings) -> socket.socket:
-    """A socket to the first of the host's addresses that accepts; the time is divided among them."""
-    timeout_ms = min(settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
-    choices = _resolve(address)
-    deadline = time.monotonic() + timeout_ms / 1000
-    failure: OSError = TimeoutError()
-    for index, (family, where) in enumerate(choices):
-        share_s = (deadline - time.monotonic()) / (len(choices) - index)
+def _tls_unwanted(address: ServerAddress, settings: ClientSettings) -> TlsFailed | None:
+    try:
+        Connection(*address, _probing(settings, NO_SECURITY)).close()
+    except ClientError:
+        return None
+    from penstock.client.tls_context import no_tls
+
+    return no_tls(str(address))
+
+
+def _probing(settings: ClientSettings, security: SecuritySettings) -> ClientSettings:
+    timeout_ms = min(PROBE_MS, settings.request_timeout_ms)
+    return replace(settings, request_timeout_ms=timeout_ms, security=security)
+
+
+def _login_wanted(address: ServerAddress, settings: ClientSettings) -> LoginFailed | None:
+    from penstock.client.wire.login import login_required
+
+    try:
+        probe = Connection(*address, _probing(settings, settings.security))
         try:
-            return _connect_to(family, where, max(MIN_CONNECT_S, share_s))
-        except OSError as problem:
-            failure = problem
-    raise Unreachable(
-        f"{address}: {explain(failure, timeout_ms)} while connecting: "
-        "check that the broker runs and that this address is the right one"
-    )
-
-
-def _resolve(address: ServerAddress) -> list[tuple[int, _Where]]:
-    try:
-        # Only the resolver's own limits bound this; it has no timeout argument.
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as problem:
-        raise Unreachable(
-            f"{address}: the host name cannot be resolved ({getattr(problem, 'strerror', None) or problem}): "
-            "check bootstrap_servers and the addresses that the brokers advertise",
-            retriable=getattr(problem, "errno", None) == socket.EAI_AGAIN,
-        ) from None
-    return [(family, where) for family, _kind, _protocol, _name, where in found]
-
-
-def _connect_to(family: int, where: _Where, timeout_s: float) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.connect(where)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+            answer = probe._handshake(NO_MECHANISM)
+        finally:
+            probe.close()
+    except ClientError:
+        return None
+    if answer.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM or not answer.mechanisms:
+        return None
+    return login_required(address, answer.mechanisms)

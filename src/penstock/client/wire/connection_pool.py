@@ -6,7 +6,7 @@ A connection that breaks is forgotten; the next request to that broker opens a n
 import random
 from collections.abc import Mapping
 
-from penstock.client.errors import ClientError, Refused, Unreachable
+from penstock.client.errors import ClientError, LoginFailed, Refused, Unreachable
 from penstock.client.wire.connection import Connection, M, expect
 from penstock.client.wire.settings import ClientSettings, ServerAddress, parse_servers
 from penstock.errors import ErrorCode
@@ -65,6 +65,9 @@ class ConnectionPool:
                 version = connection.version_of(api, at_least=at_least)
                 return expect(connection.call(api, message, version=version), kind)
             except ClientError as problem:
+                # The others know the same users, and answer later after each failed login.
+                if isinstance(problem, LoginFailed) and not problem.retriable:
+                    raise
                 problems.append(problem)
         raise _all_failed(problems)
 

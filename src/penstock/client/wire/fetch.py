@@ -13,7 +13,7 @@ from collections.abc import Generator
 from struct import Struct
 
 from penstock.batch import HEADER_SIZE
-from penstock.client.errors import ClientError, Garbled, Refused
+from penstock.client.errors import ClientError, Garbled, Refused, lacking
 from penstock.client.wire.cluster import Cluster
 from penstock.client.wire.connection import Connection
 from penstock.client.wire.list_offsets import EARLIEST, LATEST
@@ -291,4 +291,4 @@ def walk(records: memoryview, end: int, tp: TopicPartition) -> tuple[int | None,
 
 def _check(code: int, tp: TopicPartition) -> None:
     if code != ErrorCode.NONE:
-        raise Refused(code, f"Fetch of {tp}")
+        raise Refused(code, f"Fetch of {tp}", lacking(code, "READ"))

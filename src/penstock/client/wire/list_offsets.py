@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from penstock.client.errors import ClientError, Garbled, Refused
+from penstock.client.errors import ClientError, Garbled, Refused, lacking
 from penstock.client.wire.connection import Connection
 from penstock.client.wire.retry import RetryBackoff
 from penstock.client.wire.settings import ClientSettings
@@ -113,7 +113,9 @@ class OffsetSearch:
                 if row.error_code == ErrorCode.NONE:
                     found[tp] = FoundOffset(row.offset, row.timestamp)
                 else:
-                    last = _retriable(Refused(row.error_code, f"an offset of {tp}"))
+                    last = _retriable(
+                        Refused(row.error_code, f"an offset of {tp}", lacking(row.error_code, "DESCRIBE"))
+                    )
         if answered != wanted.keys():
             raise Garbled(f"ListOffsets of broker {leader}: it answered for other partitions than were asked")
         return last

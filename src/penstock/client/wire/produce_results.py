@@ -38,7 +38,7 @@ ADVICE: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.INVALID_TIMESTAMP: "check the records' times against the topic's message.timestamp.* settings",
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "the broker does not know this codec: choose another "
         "compression.type",
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to write to this topic",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user has no WRITE permission on the topic",
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right of idempotent writing (IDEMPOTENT_WRITE)",
         ErrorCode.INVALID_REQUIRED_ACKS: "this broker does not take acks=all",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "the broker has lost records that it had acknowledged, again after "

@@ -1,8 +1,9 @@
-"""The settings of a client: the brokers' addresses, timeouts, and limits."""
+"""The settings of a client: the brokers' addresses, TLS and login, timeouts, and limits."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.client.security_settings import NO_SECURITY, OAUTHBEARER, SecuritySettings
 from penstock.errors import ConfigError
 
 MAX_PORT = 65_535
@@ -36,6 +37,8 @@ class ClientSettings:
     """The first pause between two tries; it doubles up to 1 s."""
     max_response_bytes: int = 256 << 20
     """The client refuses a larger answer before reading it."""
+    security: SecuritySettings = NO_SECURITY
+    """TLS, and the login."""
 
     def validate(self) -> None:
         """Raises ConfigError for the first invalid field."""
@@ -46,6 +49,9 @@ class ClientSettings:
         _check("retry_for_ms", self.retry_for_ms, 0, MAX_INT32)
         _check("retry_backoff_ms", self.retry_backoff_ms, 1, MAX_INT32)
         _check("max_response_bytes", self.max_response_bytes, MIN_RESPONSE_BYTES, MAX_INT32)
+        self.security.validate()
+        if self.security.mechanism == OAUTHBEARER and not self.security.token:
+            raise ConfigError("sasl.mechanism", OAUTHBEARER, "a token")
 
 
 def parse_servers(text: str) -> tuple[ServerAddress, ...]:

@@ -45,7 +45,9 @@ VERSIONS: dict[ApiKey, int] = {
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_ACLS: 3,
     ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
 }
 """Topics go by name in all of them: the newest versions that do so."""
 

@@ -24,6 +24,7 @@ from penstock.spark.pipelines.reading import topic_names
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
 from penstock.spark.planner import Planner
 from penstock.spark.read_bounds import Subscription
+from penstock.spark.security_options import security_options
 from penstock.spark.sink_options import SinkOptions
 
 SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}
@@ -158,7 +159,7 @@ def aggregate(
     writer = (
         _to_table(results, to_path)
         if to_path
-        else _to_topic(results, bootstrap_servers, to_topic or "", mode)
+        else _to_topic(results, _sink_options(given, to_topic or ""), mode)
     )
     return run(writer.outputMode(mode).option("checkpointLocation", kept), schedule)
 
@@ -203,8 +204,13 @@ def _to_table(results: DataFrame, path: str) -> DataStreamWriter:
     return results.writeStream.format("parquet").option("path", path)
 
 
-def _to_topic(results: DataFrame, bootstrap_servers: str, topic: str, mode: str) -> DataStreamWriter:
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
+def _sink_options(given: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Results go to the brokers that the records come from, with the same login."""
+    servers = {"kafka.bootstrap.servers": given["kafka.bootstrap.servers"]}
+    return {**security_options(given), **servers, "topic": topic}
+
+
+def _to_topic(results: DataFrame, options: dict[str, str], mode: str) -> DataStreamWriter:
     SinkOptions.from_options(options)
     # Fields that are null stay: who reads JSON by name finds each of them.
     value = F.to_json(F.struct(*results.columns), {**JSON_TIMES, "ignoreNullFields": "false"})

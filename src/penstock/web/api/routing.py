@@ -58,6 +58,8 @@ CALLER = "penstock.caller"
 """The caller, in a request's scope."""
 PASSWORD_USER = "penstock.password_user"
 """The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
+TOKEN = "penstock.token"
+"""The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -122,6 +124,9 @@ class HttpOperation(msgspec.Struct, frozen=True):
     """The quota whose bytes it uses: those of its body (producers) or of its answer (consumers)."""
     while_waiting: bool = False
     """Whether a node answers it that is not ready, because it has not found its cluster."""
+    by_user: bool = False
+    """Whether the user that the path names may do this without the permission, if it has logged in with its password.
+    An API token does not suffice: a stolen one could make itself last for ever."""
 
     @property
     def name(self) -> str:
@@ -315,7 +320,7 @@ class Endpoint:
 
     def _check_permission(self, operation: HttpOperation, call: Call[Any, Any]) -> None:
         name = operation.resource_name(call.params, call.body)
-        if name is None:
+        if name is None or (operation.by_user and _is_user(call)):
             return
         if operation.operation is Operation.CREATE and operation.resource is ResourceType.TOPIC:
             self._node.resources.check_create_topic(call.caller, name)
@@ -337,6 +342,12 @@ class Endpoint:
                 body = await offloaded(len(data), decode, data, operation.body)
         client = InnerClient(self._node, caller_of(request), reserved)
         return Call(params, body, binary, client, request, reserved)
+
+
+def _is_user(call: Call[Any, Any]) -> bool:
+    """Whether the caller is the user that the path names, by its password."""
+    user: str | None = call.request.scope.get(PASSWORD_USER)
+    return user is not None and user == call.params.user
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:
