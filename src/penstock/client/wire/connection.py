@@ -277,7 +277,7 @@ class Connection:
     def _exchange(self, login: "Login") -> int:
         """Returns how many milliseconds the login is good for; 0: for ever."""
         from penstock.client.wire.login import login_refused
-        from penstock.security import AuthenticationError
+        from penstock.security.errors import AuthenticationError
 
         data = next(login)
         while True:

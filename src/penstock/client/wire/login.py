@@ -16,7 +16,8 @@ from penstock.client.security_settings import (
     SecuritySettings,
 )
 from penstock.errors import ErrorCode
-from penstock.security import ScramClient, ScramMechanism
+from penstock.security.credentials import ScramMechanism
+from penstock.security.scram import ScramClient
 
 Login = Generator[bytes, bytes, None]
 
