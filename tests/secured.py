@@ -91,7 +91,8 @@ class SecuredNode(NamedTuple):
             )
             for one in operations
         ]
-        for created in self.admin().create_acls(bindings).values():
+        admin = self.admin()
+        for created in admin.create_acls(bindings).values():
             created.result(PATIENCE_SECONDS)
 
     def revoke(self, user: str, kind: ResourceType, name: str) -> None:
@@ -104,7 +105,8 @@ class SecuredNode(NamedTuple):
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        deleted = self.admin().delete_acls([every])[every].result(PATIENCE_SECONDS)
+        admin = self.admin()
+        deleted = admin.delete_acls([every])[every].result(PATIENCE_SECONDS)
         assert len(deleted) > 0
 
 

@@ -143,3 +143,23 @@ def test_a_broker_without_tls_names_no_authority(broker: Broker) -> None:
 
 def test_the_pytest_plugin_has_a_broker_with_tls(penstock_tls_broker: Broker) -> None:
     assert AdminClient(penstock_tls_broker.client_settings()).list_topics(timeout=PATIENCE_SECONDS).brokers
+
+
+def test_a_broker_knows_the_settings_of_its_users() -> None:
+    with Broker(users={"alice": "alice-password"}, http=None) as broker:
+        for user in ("alice", "admin"):
+            settings = broker.client_settings(user)
+            assert settings["security.protocol"] == "sasl_plaintext"
+            assert AdminClient(settings).list_topics(timeout=PATIENCE_SECONDS).brokers
+        assert broker.client_arguments("alice") == {"user": "alice", "password": "alice-password"}
+        with pytest.raises(ValueError, match="user='bob': expected one of alice, admin"):
+            broker.client_settings("bob")
+
+
+def test_the_pytest_plugin_has_a_broker_with_users_and_tls(penstock_secure_broker: Broker) -> None:
+    for user in ("admin", "alice"):
+        client = AdminClient(penstock_secure_broker.client_settings(user))
+        assert client.list_topics(timeout=PATIENCE_SECONDS).brokers
+    arguments = penstock_secure_broker.client_arguments("admin")
+    with Client(penstock_secure_broker.bootstrap_servers, **arguments) as own:
+        assert own.admin.queues() == []

@@ -157,21 +157,12 @@ def test_a_certificate_is_a_login(tmp_path: Path) -> None:
 # --- refused logins
 
 
-def uses(client: Client, topic: str) -> list[Callable[[], object]]:
-    return [
-        client.admin.topics,
-        client.admin.queues,
-        lambda: client.queue(topic).receive(PATIENCE_SECONDS),
-        lambda: client.subscribe(topic, name=topic).receive(PATIENCE_SECONDS),
-    ]
-
-
 def check_told(client: Client, topic: str, kind: type[ClientError], words: str) -> None:
     """Each use of the client ends with this error, and none of their texts has a secret."""
     with pytest.raises(PublishFailed, match=words) as failed:
         client.publish(topic, b"one")
     assert isinstance(failed.value.__cause__, kind)
-    for use in uses(client, topic):
+    for use in (client.admin.topics, lambda: client.queue(topic).receive(PATIENCE_SECONDS)):
         with pytest.raises(kind, match=words) as refused:
             use()
         assert not refused.value.retriable
@@ -196,10 +187,19 @@ def test_a_wrong_password_with_asyncio(node: SecuredNode) -> None:
     asyncio.run(scenario())
 
 
+def uses(client: Client, topic: str) -> list[Callable[[], object]]:
+    """Of the HTTP port."""
+    return [
+        client.admin.queues,
+        lambda: client.queue(topic).receive(PATIENCE_SECONDS),
+        lambda: client.subscribe(topic, name=topic).receive(PATIENCE_SECONDS),
+    ]
+
+
 def test_a_wrong_password_over_http_alone(node: SecuredNode) -> None:
     arguments = node.arguments("alice", "wrong-password")
     with Client(node.address("tls"), http=node.http_url, **arguments) as client:
-        for use in uses(client, "orders")[1:]:
+        for use in uses(client, "orders"):
             with pytest.raises(LoginFailed, match="HTTP port does not accept the login: invalid credentials"):
                 use()
 
@@ -224,7 +224,7 @@ def test_a_certificate_that_is_not_trusted(node: SecuredNode) -> None:
     with Client(node.address("tls"), **arguments) as client:
         check_told(client, "orders", TlsFailed, "certificate is not trusted.*name the authority.*tls_ca")
     with Client(node.address("tls"), http=node.http_url, **arguments) as client:
-        for use in uses(client, "orders")[1:]:
+        for use in uses(client, "orders"):
             with pytest.raises(TlsFailed, match=f"{node.http_url.removeprefix('https')}.*is not trusted"):
                 use()
 

@@ -68,6 +68,12 @@ def test_settings_that_only_librdkafka_knows_are_passed_on() -> None:
     assert client_security({"tls": True}, {"ssl.ca.location": "probe"}).settings.ca_file == ""
 
 
+def test_an_authority_may_be_for_https_alone(ca: str) -> None:
+    names = {"security.protocol": "SASL_PLAINTEXT"}
+    made = client_security({"user": "alice", "password": SECRET, "tls_ca": ca}, names)
+    assert (made.settings.protocol, made.settings.ca_file) == ("SASL_PLAINTEXT", ca)
+
+
 def test_a_certificate_of_the_client_needs_no_login(ca: str) -> None:
     made = client_security({"tls_ca": ca, "tls_cert": ca, "tls_key": ca}, {})
     assert made.settings.protocol == "SSL"
@@ -112,7 +118,6 @@ def test_an_api_token_is_for_http_alone() -> None:
         ({"token": "abc"}, {"oauth_cb": print}, "no oauth_cb in kafka"),
         ({"tls_ca": "/nowhere/ca.pem"}, {}, "tls_ca='/nowhere/ca.pem': expected a file that exists"),
         ({"tls_key": __file__}, {}, "a certificate"),
-        ({"tls_ca": __file__}, {"security.protocol": "PLAINTEXT"}, "SSL or SASL_SSL, since certificates"),
     ],
 )
 def test_contradictions_are_told_without_secrets(arguments: dict, kafka: dict, words: str) -> None:

@@ -338,6 +338,9 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         self._guard.check()  # before the lock: another thread may have had it during the fork
         with self._lock:
             self._check_open()
+            if self._publisher is not None and self._publisher.is_broken:
+                broken, self._publisher = self._publisher, None
+                threading.Thread(target=broken.close, args=(0.0,), daemon=True).start()
             if self._publisher is None:
                 self._publisher = Publisher(
                     self._servers, self._kafka_settings, self._read_topic_configs, self._diagnosis.explain

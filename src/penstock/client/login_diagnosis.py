@@ -18,12 +18,14 @@ from penstock.client.wire import ClientSettings, Cluster
 from penstock.client.wire.login import login_refused
 from penstock.errors import PenstockError
 
-TRY_MS: Final = 4_000
-"""For all bootstrap servers together."""
+TRY_MS: Final = 7_000
+"""For all bootstrap servers together. Brokers answer to logins that fail again and again after up to five seconds."""
 LEAST_MS: Final = 1_000
 HEARD_SECONDS: Final = 120.0
 """How long a report of librdkafka counts: it does not repeat the same one more often than once a minute."""
 ERROR_CALLBACK: Final = "error_cb"
+REFUSED_LOGIN: Final = "authentication error"
+"""In the text of a report about credentials; others are about mechanisms."""
 
 
 class LoginDiagnosis:
@@ -40,7 +42,7 @@ class LoginDiagnosis:
         others = settings.get(ERROR_CALLBACK)
 
         def heard(error: KafkaError) -> None:
-            if error.code() == KafkaError._AUTHENTICATION:
+            if error.code() == KafkaError._AUTHENTICATION and REFUSED_LOGIN in error.str():
                 self._refused_until = time.monotonic() + HEARD_SECONDS
             if others is not None:
                 others(error)

@@ -2,12 +2,15 @@
 
 One thread polls for delivery reports; librdkafka has its own. The blocking and the asyncio client share this module: a
 message's future is a concurrent.futures.Future, and either client can wait for it.
+
+Some errors end librdkafka's producer for good (a user that may write to no topic gets no producer id, for example). All
+messages that have no answer then fail, and the client makes another publisher for the next one.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -84,10 +87,16 @@ class Publisher:
         self._topics = TopicCache(self._producer, servers, explain)
         self._rules = TopicRulesCache(read_configs)
         self._is_closed = False
-        self._awaited: set[Future[Stored]] = set()
-        """Messages without an answer, except those that their caller has given up."""
+        self._awaited: dict[Future[Stored], str] = {}
+        """Messages without an answer, except those that their caller has given up, and their topics."""
+        self._fatal: KafkaError | None = None
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no message can be published any more."""
+        return self._fatal is not None
 
     def knows(self, message: OutgoingMessage) -> bool:
         """Whether the message may be offered; otherwise its topic has to be looked up first."""
@@ -114,7 +123,7 @@ class Publisher:
         report = partial(self._report, future)
         partition = self._partition_of(message)
         chosen: dict[str, Any] = {} if partition is None else {"partition": partition}
-        self._awaited.add(future)
+        self._awaited[future] = message.topic
         try:
             self._producer.produce(
                 message.topic,
@@ -125,11 +134,11 @@ class Publisher:
                 **chosen,
             )
         except BufferError:
-            self._awaited.discard(future)
+            self._awaited.pop(future, None)
             raise QueueFull from None
         except KafkaException as problem:
-            self._awaited.discard(future)
-            raise _failed(message.topic, problem.args[0]) from None
+            self._awaited.pop(future, None)
+            raise _failed(message.topic, self._fatal or problem.args[0]) from None
         return future
 
     def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
@@ -157,11 +166,11 @@ class Publisher:
 
     def abandon(self, future: "Future[Stored]") -> None:
         """Its caller has been told that there is no answer: `close` does not wait for it."""
-        self._awaited.discard(future)
+        self._awaited.pop(future, None)
 
     def flush(self, timeout_s: float) -> int:
         """The number of messages that are not acknowledged yet."""
-        return int(self._producer.flush(timeout_s))
+        return self._served(lambda: self._producer.flush(timeout_s))
 
     def close(self, timeout_s: float) -> None:
         """Waits for acknowledgements that a caller still waits for; after that, the remaining messages fail."""
@@ -170,11 +179,11 @@ class Publisher:
         self._is_closed = True
         deadline = time.monotonic() + timeout_s
         while self._awaited and (left_s := deadline - time.monotonic()) > 0:
-            self._producer.flush(min(left_s, POLL_SECONDS))
+            self.flush(min(left_s, POLL_SECONDS))
         if self._awaited:
             log.warning("%d messages were not acknowledged before the client was closed", len(self._awaited))
         self._producer.purge()
-        self._producer.flush(1.0)
+        self.flush(1.0)
         self._thread.join()
 
     def _check_open(self) -> None:
@@ -189,11 +198,41 @@ class Publisher:
 
     def _poll(self) -> None:
         while not self._is_closed:
-            self._producer.poll(POLL_SECONDS)
+            self._served(lambda: self._producer.poll(POLL_SECONDS))
+
+    def _served(self, wait: Callable[[], int]) -> int:
+        """Calls poll or flush, which raise an error that is fatal for the producer."""
+        try:
+            return wait()
+        except (KafkaException, SystemError) as crash:
+            self._break(crash)
+            return 0
+
+    def _break(self, crash: BaseException) -> None:
+        """All messages that have no answer fail."""
+        cause = crash if isinstance(crash, KafkaException) else crash.__cause__
+        if isinstance(cause, KafkaException):
+            self._fatal = self._fatal or cause.args[0]
+        if self._fatal is None:
+            raise crash
+        for future in list(self._awaited):
+            topic = self._awaited.pop(future, "")
+            if not future.done():
+                future.set_exception(_failed(topic, self._fatal))
 
     def _report(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
-        self._awaited.discard(future)
+        try:
+            self._settle(future, error, message)
+        except SystemError as crash:
+            # confluent-kafka calls this while the exception of a fatal error is pending: any call into C fails then.
+            self._awaited.setdefault(future, "")
+            self._break(crash)
+
+    def _settle(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
+        self._awaited.pop(future, None)
         topic = message.topic() or ""
+        if future.done():
+            return  # it failed with the producer
         if error is None:
             stored = (topic, message.partition() or 0, message.offset() or 0)
             future.set_result(Stored(*stored, timestamp_ms=message.timestamp()[1]))

@@ -31,6 +31,7 @@ from penstock.errors import ConfigError
 OAUTH_CALLBACK: Final = "oauth_cb"
 UNKNOWN_LIFETIME_S: Final = 3600.0
 """Of a token that does not say when it expires: librdkafka wants to know."""
+LEAST_LIFETIME_S: Final = 60.0
 SYSTEM_AUTHORITIES: Final = "probe"
 """librdkafka's word for them, instead of a file."""
 
@@ -220,7 +221,8 @@ def _for_librdkafka(
 def _callback(token: Callable[[], str]) -> Callable[[str], tuple[str, float]]:
     def answer(_config: str) -> tuple[str, float]:
         text = token()
-        return text, _expires_s(text)
+        # librdkafka does not even try one that has expired, and cannot tell why. The broker can.
+        return text, max(_expires_s(text), time.time() + LEAST_LIFETIME_S)
 
     return answer
 

@@ -83,16 +83,8 @@ class SecuritySettings:
         """Raises ConfigError for the first contradiction."""
         if self.mechanism:
             self._check_login()
-        if not self.tls and self._has_tls_settings:
-            raise ConfigError(
-                "security.protocol", self.protocol, "SSL or SASL_SSL, since certificates are given"
-            )
         if (self.key_file or self.key_pem) and not (self.cert_file or self.cert_pem):
-            raise ConfigError("tls_key", self.key_file or HIDDEN, "a certificate (tls_cert) as well")
-
-    @property
-    def _has_tls_settings(self) -> bool:
-        return bool(self.ca_file or self.ca_pem or self.cert_file or self.cert_pem)
+            raise ConfigError("ssl.key", self.key_file or HIDDEN, "a certificate (tls_cert) as well")
 
     def _check_login(self) -> None:
         if self.mechanism not in MECHANISMS:

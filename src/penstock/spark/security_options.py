@@ -5,8 +5,8 @@
     ssl.keystore.location       this client's certificate and key in one PEM file; or ssl.keystore.certificate.chain and
                                 ssl.keystore.key as text
 
-Java's own stores (JKS, PKCS12) cannot be read here, and there is no JVM for callback handlers. Names are without
-`kafka.` in this module. Errors never have the value of a setting that may hold a password.
+Java's own stores (JKS, PKCS12) cannot be read here, and there is no JVM for callback handlers. Names in this module are
+without `kafka.`. Errors never have the value of a setting that may hold a password.
 """
 
 import re

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -354,3 +355,12 @@ def test_a_user_sees_the_topics_that_it_may_and_no_others(
     with pytest.raises(KafkaException) as refused:
         own.create_topics([NewTopic(hidden, 1)])[hidden].result(PATIENCE_SECONDS)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_user_without_rights_on_the_cluster_hears_of_the_http_port_and_of_no_other_config(
+    node: Node,
+) -> None:
+    own = AdminClient(node.librdkafka("plain", "PLAIN", "bob"))
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    told = own.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
+    assert list(told) == ["penstock.http.url"]
