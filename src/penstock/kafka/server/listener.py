@@ -255,7 +255,7 @@ class KafkaListener:
         try:
             request = decode_request(header, frame, ELEMENTS_ON_LOOP)
         except TooManyElements:
-            return self._answer_many(connection, context, header, frame)
+            return self._answer_many(connection, context, header, frame, connection.hold())
         response = self._handle(connection, header, context, request, len(frame))
         if isinstance(response, Message):
             return encode_response(header.api_key, version, header.correlation_id, response)
@@ -285,10 +285,14 @@ class KafkaListener:
         return await encode_off_loop(header, answer)
 
     async def _answer_many(
-        self, connection: Connection, context: RequestContext, header: RequestHeader, frame: memoryview
+        self,
+        connection: Connection,
+        context: RequestContext,
+        header: RequestHeader,
+        frame: memoryview,
+        let_go: Callable[[], None],
     ) -> Message | Buffers | None:
         """A request of very many elements. No later one of the same client is handled before it."""
-        let_go = connection.hold()
         try:
             request = await decode_off_loop(header, frame, context.api.names)
             response = self._handle(connection, header, context, request, len(frame))
