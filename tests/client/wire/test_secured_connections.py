@@ -12,7 +12,7 @@ from penstock.client.wire.producer import BatchProducer
 from penstock.errors import ConfigError, ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest
-from penstock.kafka.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from penstock.kafka.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeResponse
 from penstock.types import TopicPartition
 from tests.client.wire.fake import FakeBroker, Request
@@ -142,6 +142,7 @@ def test_a_mechanism_that_the_broker_does_not_offer_is_told() -> None:
 
 def test_a_broker_that_cannot_prove_that_it_knows_the_password_is_refused() -> None:
     def answer(request: Request) -> SaslAuthenticateResponse:
+        assert isinstance(request.message, SaslAuthenticateRequest)
         text = request.message.auth_bytes.decode()
         if not text.startswith("n,,"):
             return SaslAuthenticateResponse(auth_bytes=b"v=AAAA")
