@@ -161,5 +161,5 @@ def test_the_pytest_plugin_has_a_broker_with_users_and_tls(penstock_secure_broke
         settings = penstock_secure_broker.client_settings(user)
         assert AdminClient(settings).list_topics(timeout=PATIENCE_SECONDS).brokers
     arguments = penstock_secure_broker.client_arguments("admin")
-    with Client(penstock_secure_broker.bootstrap_servers, **arguments) as client:
-        assert client.admin.queues() == []
+    with Client(penstock_secure_broker.bootstrap_servers, **arguments) as own:
+        assert own.admin.queues() == []

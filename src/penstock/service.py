@@ -19,7 +19,7 @@ from penstock.node.calls import BROKER
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.loop_watchdog import LoopWatchdog
 from penstock.node.subscriptions import Subscriptions
-from penstock.types import NO_EVENTS
+from penstock.types import NO_EVENTS, EventSink
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Service:
         self._cluster_socket: socket.socket | None = None
         self._web: WebPort | None = None
         self._web_starting: asyncio.Task[None] | None = None
-        self._status_log: StatusLog | None = None
+        self._status_logs: list[StatusLog] = []
         self._declaring: asyncio.Task[None] | None = None
         self._watchdog: LoopWatchdog | None = None
         self.listeners = config.kafka_listeners
@@ -83,12 +83,12 @@ class Service:
             if self.config.http is not None:
                 self._http_socket = _listen(self.config.http, "http")
                 self.http_address = _bound(self._http_socket, self.config.http)
-            self._status_log = self._make_status_log()
+            events = self._make_status_logs()
             node = Node(
                 self._with_bound_ports(),
                 disk=self._disk,
                 links=links,
-                events=self._status_log or NO_EVENTS,
+                events=events,
                 on_growth=self._on_growth,
                 users=self._users,
                 on_first_user=self._on_first_user,
@@ -96,8 +96,8 @@ class Service:
             node.events.tell("broker.started", version=VERSION, address=str(self.kafka_address))
             await node.start()
             self.node = node
-            if self._status_log is not None:
-                self._status_log.start(node.record_forwarder, node.wait_ready)
+            for status_log in self._status_logs:
+                status_log.start(node.record_forwarder, node.wait_ready)
             KafkaCalls(node)
             node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
             self._listener = KafkaListener(node)
@@ -168,12 +168,26 @@ class Service:
             bound.append(_bound_listener(listener, _bound(listening, listener.bind)))
         self.listeners = tuple(bound)
 
-    def _make_status_log(self) -> "StatusLog | None":
-        if not self.config.status_topic:
-            return None
+    def _make_status_logs(self) -> EventSink:
+        """The status log, and the audit log if it has a topic of its own."""
+        status_topic, audit_topic = self.config.status_topic, self.config.audit_topic
+        if not status_topic and not audit_topic:
+            return NO_EVENTS
+        from penstock.node.status.audit import AuditSplit
+
+        status = self._make_status_log(status_topic) if status_topic else NO_EVENTS
+        if not audit_topic or audit_topic == status_topic:
+            return status
+        return AuditSplit(status, self._make_status_log(audit_topic, watches_errors=False))
+
+    def _make_status_log(self, topic: str, *, watches_errors: bool = True) -> EventSink:
         from penstock.node.status.status_log import StatusLog
 
-        return StatusLog(self.config.status_topic, node_id=self.config.node_id, clock=SystemClock())
+        made = StatusLog(
+            topic, node_id=self.config.node_id, clock=SystemClock(), watches_errors=watches_errors
+        )
+        self._status_logs.append(made)
+        return made
 
     def _bind_cluster(self) -> "MakeLinks":
         """Opens the inter-node port, and returns how a node gets its links through it."""
@@ -247,9 +261,8 @@ class Service:
             self._http_socket = None
         if self._listener is not None:
             await self._listener.stop()
-        if self._status_log is not None:
-            await self._status_log.stop()
-            self._status_log = None
+        while self._status_logs:
+            await self._status_logs.pop().stop()
         if self.node is not None:
             await self.node.stop()
             self.node = None

@@ -60,3 +60,25 @@ def test_a_folder_that_cannot_be_used_is_a_problem_with_advice(plain_cli: Cli, t
     result = plain_cli("certs", "dev", str(tmp_path))
     assert result.exit_code == 1
     assert "choose another folder" in result.stderr
+
+
+def test_a_command_shows_its_certificate(plain_cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    succeeded(plain_cli("certs", "dev", str(folder), "--client", "alice"))
+    config = NodeConfig(
+        memory=True,
+        kafka=Address("127.0.0.1", 0),
+        http=Address("127.0.0.1", 0),
+        tls_cert=str(folder / "broker.pem"),
+        tls_key=str(folder / "broker.key"),
+        tls_ca=str(folder / "ca.pem"),
+    )
+    own = ("--tls-cert", str(folder / "client.pem"), "--tls-key", str(folder / "client.key"))
+    with running(config) as service:
+        where = ("--bootstrap", str(service.kafka_address), "--tls-ca", str(folder / "ca.pem"))
+        for command in (("topics", "list"), ("queues", "list")):
+            succeeded(plain_cli(*command, *where, *own))
+        refused = plain_cli("topics", "list", *where)
+    assert refused.exit_code == 1
+    assert "wants one" in refused.stderr
+    assert "--tls-cert" in refused.stderr

@@ -41,6 +41,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch, found: Any) -> Connection:
             return found
 
     monkeypatch.setattr(Connection, "admin", lambda self: Admin())
+    monkeypatch.setattr(Connection, "refusal", lambda self: None)
     monkeypatch.setattr(connections, "RETRY_PAUSE_S", 0.0)
     return Connection(bootstrap="10.0.0.1:9092")
 

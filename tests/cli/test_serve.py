@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -250,3 +251,30 @@ def test_it_warns_of_a_port_that_everyone_can_use(capsys: pytest.CaptureFixture[
     assert "WARNING: everyone who can reach this machine" in capsys.readouterr().err
     warn_of_open_ports(load_node_config())
     assert capsys.readouterr().err == ""
+
+
+def test_the_first_start_with_login_prints_the_password_of_admin_once(serve: Serve, tmp_path: Path) -> None:
+    flags = [*ANYWHERE, "--data-dir", str(tmp_path / "data"), "--require-login"]
+    process = serve(*flags)
+    lines = until_ready(process)
+    shown = lines["admin"].removeprefix("password: ")
+    url = f"{lines['http']}/v1/users"
+    assert httpx.get(url, auth=("admin", shown)).status_code == 200
+    assert httpx.get(url).status_code == 401
+    process.send_signal(signal.SIGTERM)
+    said, logged = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0
+    assert shown not in said + logged
+    again = serve(*flags)
+    assert "admin" not in until_ready(again)
+    again.send_signal(signal.SIGTERM)
+    said, logged = again.communicate(timeout=PATIENCE_SECONDS)
+    assert "password" not in said + logged
+
+
+def test_the_login_of_commands_is_no_setting_of_a_node(serve: Serve) -> None:
+    process = serve(*ANYWHERE, "--memory", PENSTOCK_USER="alice", PENSTOCK_PASSWORD="not for nodes")
+    until_ready(process)
+    process.send_signal(signal.SIGTERM)
+    assert "not for nodes" not in "".join(process.communicate(timeout=PATIENCE_SECONDS))
+    assert process.returncode == 0

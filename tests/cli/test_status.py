@@ -86,7 +86,7 @@ def test_it_does_not_show_its_own_connections(status: Cli, watched: Broker) -> N
 
     seen = [0]
     events_until(watched.bootstrap_servers, is_buried)
-    assert kinds_of(status().stdout) == {"topic"}
+    assert kinds_of(status().stdout) == {"topic", "audit"}
     assert not kinds_of(status("--kind", "!topic.*").stdout) & {"connection", "connections"}
 
 
@@ -103,8 +103,14 @@ def test_a_kind_is_found_among_any_number_of_other_events(
     assert len(status("--kind", "broker.*").stdout.splitlines()) == 2
 
 
+def test_audit_events_are_shown(status: Cli) -> None:
+    out = status("--kind", "audit.*", "-n", "1").stdout
+    assert "audit.changed" in out
+    assert "principal=User:ANONYMOUS" in out
+
+
 def test_kinds_can_be_left_out(status: Cli) -> None:
-    out = status("--kind", "!topic.*", "--kind", "!group.*").stdout
+    out = status("--kind", "!topic.*", "--kind", "!group.*", "--kind", "!audit.*").stdout
     assert {line.split()[2].split(".")[0] for line in out.splitlines()} == {"broker"}
 
 

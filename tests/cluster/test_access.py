@@ -62,7 +62,7 @@ def test_a_password_that_does_not_exist_cannot_be_deleted(state: ClusterState) -
 
 @pytest.mark.parametrize("name", ["", "*", "ANONYMOUS", "a\nb", "x" * 2000])
 def test_names_that_mean_something_else_are_no_users(state: ClusterState, name: str) -> None:
-    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "expected"):
+    with refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "user's name"):
         access_decisions.alter_credentials(state, [change(name, credential())], LIMITS)
 
 
@@ -97,6 +97,18 @@ def test_the_first_users_are_made_once(state: ClusterState) -> None:
     apply(state, access_decisions.create_first_users(state, users, b"secret"))
     assert state.access.login_secret == b"secret"
     assert access_decisions.create_first_users(state, users, b"another") == []
+    alter(state, change("admin", None))
+    assert access_decisions.create_first_users(state, users, b"another") == [], "it does not come back"
+
+
+def test_users_that_were_made_before_login_was_required_do_not_shut_the_administrator_out(
+    state: ClusterState,
+) -> None:
+    alter(state, change("alice", credential("hers")))
+    users = {"admin": {"SCRAM-SHA-256": credential()}, "alice": {"SCRAM-SHA-256": credential()}}
+    apply(state, access_decisions.create_first_users(state, users, b"secret"))
+    assert state.access.users.keys() == {"admin", "alice"}
+    assert state.access.credential("alice", SHA_256) == credential("hers")
 
 
 def test_a_snapshot_has_all_of_it_and_other_parts_keep_their_reference(state: ClusterState) -> None:

@@ -64,7 +64,13 @@ def path_of(row: HttpOperation) -> str:
         for field in msgspec.structs.fields(row.params)
         if field.required and f"{{{field.name}}}" not in parts
     ]
-    return "/".join(filled) + ("?" + "&".join(f"{name}=0" for name in required) if required else "")
+    hints = typing.get_type_hints(row.params)
+    query = "&".join(f"{name}={query_value(hints[name])}" for name in required)
+    return "/".join(filled) + (f"?{query}" if query else "")
+
+
+def query_value(hint: Any) -> str:
+    return str(get_args(hint)[0]) if get_origin(hint) is typing.Literal else "0"
 
 
 @pytest.fixture(scope="module")

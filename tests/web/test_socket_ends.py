@@ -8,6 +8,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.web import push, work
+from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_frames import FrameSender, has_ended
 from penstock.web.websocket_protocol import PROTOCOL
 
@@ -27,6 +28,15 @@ class LostSocket:
             raise OSError("the client is gone")
 
 
+class NoQuota(SocketQuota):
+    def __init__(self) -> None: ...
+
+    def wait_seconds(self) -> float:
+        return 0.0
+
+    def sent(self, size: int) -> None: ...
+
+
 async def connection_of(kind: type) -> Any:
     """A connection with an accepted WebSocket: the next send fails."""
     lost = LostSocket()
@@ -34,7 +44,7 @@ async def connection_of(kind: type) -> Any:
     await socket.accept()
     connection: Any = kind.__new__(kind)
     connection._socket = socket
-    connection._sender = FrameSender(socket, slow_seconds=1.0)
+    connection._sender = FrameSender(socket, slow_seconds=1.0, quota=NoQuota())
     return connection
 
 

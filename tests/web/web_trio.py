@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 
@@ -17,8 +18,8 @@ CALM = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=100, auto
 class WebTrio(Trio):
     """A Trio that can be called over HTTP."""
 
-    def __init__(self) -> None:
-        super().__init__(CALM)
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        super().__init__(CALM, settings=settings)
         self._ports: dict[int, WebPort] = {}
         self._urls: dict[int, str] = {}
         for node_id in self.running:

@@ -1,7 +1,7 @@
 """The connection of commands to a broker: the shared options, and librdkafka without its log.
 
 librdkafka retries an unreachable broker until its timeout, and writes to stderr meanwhile. If the broker is not
-running, the command should say so at once, so it tries a plain TCP connection first."""
+running, or refuses the login, the command should say so at once, so it makes a connection of its own first."""
 
 import inspect
 import logging
@@ -17,7 +17,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from penstock.cli import profiles
+from penstock.cli import login, profiles
 from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
 from penstock.cli.problem import UNREACHABLE, Problem, explain, no_controller, not_ready, unreachable
 
@@ -45,6 +45,10 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     bootstrap: str
     settings: dict[str, str] = {}
+    """librdkafka's, with the password."""
+
+    def __repr__(self) -> str:
+        return f"Connection({self.bootstrap!r})"
 
     def config(self, **settings: Any) -> dict[str, Any]:
         """librdkafka's configuration: the command's settings, then those of the user (-X)."""
@@ -65,15 +69,27 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         return self._build(Consumer, self.config(**settings))
 
     def check_reachable(self) -> None:
-        """Raises a Problem unless one of the addresses accepts a TCP connection."""
+        """Raises a Problem unless one of the addresses accepts a TCP connection, and the login if there is one."""
+        self._reachable_address()
+        if "security.protocol" in self.settings and (problem := self.refusal()) is not None:
+            raise problem
+
+    def _reachable_address(self) -> tuple[str, int]:
         reason = ""
-        for address in self.bootstrap.split(","):
+        for text in self.bootstrap.split(","):
+            address = _host_and_port(text)
             try:
-                with socket.create_connection(_host_and_port(address), CONNECT_TIMEOUT_S):
-                    return
+                with socket.create_connection(address, CONNECT_TIMEOUT_S):
+                    return address
             except OSError as failure:
                 reason = failure.strerror or str(failure)
         raise unreachable(self.bootstrap, reason)
+
+    def refusal(self) -> Problem | None:
+        """Why the broker does not let this command in, if that can be said."""
+        from penstock.cli.login_probe import find_problem  # loads Kafka's messages
+
+        return find_problem(self._reachable_address(), self.settings, CONNECT_TIMEOUT_S)
 
     def _build(self, client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         try:
@@ -127,13 +143,13 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError(f"{doing}: {failure}") from None
 
     def _no_answer(self) -> Problem:
-        """Why there was no answer: no broker, a node that is starting, or no controller."""
+        """Why there was no answer: no broker, no login, a node that is starting, or no controller."""
         try:
             found = self.admin().list_topics(timeout=SECOND_LOOK_S)
         except Problem as unreachable_now:
             return unreachable_now
         except KafkaException:
-            return not_ready(self.bootstrap)
+            return self.refusal() or not_ready(self.bootstrap)
         if found.controller_id < 0:
             return no_controller(self.bootstrap, len(found.brokers))
         return unreachable(self.bootstrap, "no answer in time")
@@ -194,8 +210,8 @@ _bootstrap_option = click.option(
 
 
 def BOOTSTRAP_OPTION(command: Command) -> Command:
-    """--bootstrap, and the options that go with it: --profile and --quiet."""
-    return _bootstrap_option(PROFILE_OPTION(QUIET_OPTION(command)))
+    """--bootstrap, and the options that go with it: the login, --profile and --quiet."""
+    return _bootstrap_option(PROFILE_OPTION(QUIET_OPTION(login.LOGIN_OPTIONS(command))))
 
 
 CONNECTION_OPTIONS = [
@@ -205,11 +221,12 @@ CONNECTION_OPTIONS = [
 ]  # fmt: skip
 
 
-def _connection(bootstrap: str, settings: dict[str, str]) -> Connection:
-    return Connection(bootstrap=bootstrap, settings=profiles.applied().kafka | settings)
+def connect_to(bootstrap: str, settings: dict[str, str]) -> Connection:
+    """`settings` are those of -X, which win over the login and the profile."""
+    return Connection(bootstrap=bootstrap, settings=profiles.applied().kafka | login.settings() | settings)
 
 
-connects = hand_over("connection", _connection, CONNECTION_OPTIONS)
+connects = hand_over("connection", connect_to, CONNECTION_OPTIONS)
 """Gives a command --bootstrap and -X, and hands them over as `connection`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -116,7 +116,11 @@ class Reader:
             KafkaError._TRANSPORT,
             KafkaError._ALL_BROKERS_DOWN,
         ):
-            raise explain(error, f"reading {self._plan.topic}", self._bootstrap)
+            needs = {
+                KafkaError.TOPIC_AUTHORIZATION_FAILED: f"READ on the topic {self._plan.topic}",
+                KafkaError.GROUP_AUTHORIZATION_FAILED: "READ on the group: `--group` names it",
+            }
+            raise explain(error, f"reading {self._plan.topic}", self._bootstrap, needs)
         return False
 
     def printed(self, messages: list[Message]) -> None:

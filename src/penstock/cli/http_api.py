@@ -7,6 +7,7 @@ PENSTOCK_HTTP_URL) names the HTTP address itself, for nodes whose Kafka port can
 import json
 import re
 import shlex
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -18,9 +19,9 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from penstock.cli import profiles
-from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, hand_over
-from penstock.cli.problem import Problem
+from penstock.cli import login, profiles
+from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, connect_to, hand_over
+from penstock.cli.problem import NOT_ALLOWED, Problem
 from penstock.client.errors import ClientError, Denied
 from penstock.client.http_discovery import http_urls
 from penstock.config import Address
@@ -46,6 +47,18 @@ HINTS = {
     "non_empty_group": "`penstock queues describe {queue}` shows its consumers",
     "unknown_node": "`penstock cluster status` shows the nodes",
     "not_controller": "`penstock cluster status` shows which nodes are missing",
+    "login_required": "--user NAME logs in, with --password-file, PENSTOCK_PASSWORD or a question for the password",
+    "login_failed": "check the name and the password; `penstock users passwd` sets another",
+    "cluster_authorization_failed": NOT_ALLOWED,
+    "topic_authorization_failed": NOT_ALLOWED,
+    "group_authorization_failed": NOT_ALLOWED,
+    "users/resource_not_found": "`penstock users list` shows what there is; `penstock users create` makes one",
+    "users/duplicate_resource": "`penstock users passwd` sets another password",
+    "roles/resource_not_found": "`penstock roles list` shows what there is",
+    "roles/policy_violation": "`penstock roles grants` shows who has it",
+    "grants/resource_not_found": "`penstock roles grants` shows who has which role",
+    "security_disabled": "start the nodes with `penstock serve --require-login`",
+    "unknown_host": "use the address of the node, or add the name to its setting http_hosts",
     "not_ready": "the node's log says what it waits for; `--http` names another node",
 }
 """Advice for errors, by the codes of `web.api.problems`."""
@@ -73,8 +86,21 @@ OPTIONS = {
 T = TypeVar("T")
 Facts = dict[str, Any]
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Nodes are not behind a web proxy, whatever the environment says."""
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Nodes send nobody elsewhere, and a password must not go there."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+def opener(kafka: Mapping[str, str]) -> urllib.request.OpenerDirector:
+    """Sends requests, with TLS as these settings of librdkafka want it. Nodes are not behind a web proxy, whatever the
+    environment says."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirects()]
+    if login.is_encrypted(kafka):
+        handlers.append(urllib.request.HTTPSHandler(context=login.tls_context(kafka)))
+    return urllib.request.build_opener(*handlers)
 
 
 class NoAnswer(Problem):
@@ -93,9 +119,17 @@ class NoAnswer(Problem):
 class HttpApi:
     """Asks one node, and when that one is gone, the next."""
 
-    def __init__(self, find: Callable[[], list[str]]) -> None:
+    def __init__(self, find: Callable[[], list[str]], kafka: Mapping[str, str] | None = None) -> None:
+        """`kafka`: librdkafka's settings, which have the login and TLS."""
         self._find = find
         self._urls: list[str] = []
+        self.kafka = dict(kafka or {})
+        self._opener = opener(self.kafka)
+
+    @property
+    def user(self) -> str | None:
+        """The user as whom requests are sent."""
+        return self.kafka.get("sasl.username")
 
     @property
     def urls(self) -> list[str]:
@@ -110,7 +144,7 @@ class HttpApi:
         gone: NoAnswer | None = None
         for url in self.urls:
             try:
-                found = _ask(url, method, path, wanted, body)
+                found = self._ask(url, method, path, wanted, body)
             except NoAnswer as failure:
                 if failure.sent and not repeatable and method != "GET":
                     raise
@@ -120,6 +154,16 @@ class HttpApi:
             return found
         assert gone is not None
         raise gone
+
+    def _ask(self, url: str, method: str, path: str, wanted: type[T], body: object) -> T:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "penstock-cli",
+            **login.http_headers(self.kafka, url),
+        }
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url + path, data=data, method=method, headers=headers)
+        return _answer(self._opener, request, url, path, wanted, body)
 
 
 class ClusterApi(HttpApi):
@@ -168,8 +212,15 @@ class ResourcesApi(HttpApi):
     def patch(self, *path: object, **body: object) -> Facts:
         return self.ask("PATCH", self._path(path), Facts, body)
 
+    def put(self, *path: object, **body: object) -> Facts | None:
+        return self.ask("PUT", self._path(path), Facts | None, body)  # type: ignore[arg-type]
+
     def delete(self, *path: object, **query: object) -> None:
-        self.ask("DELETE", self._path(path, query), type(None))
+        self.remove(*path, **query)
+
+    def remove(self, *path: object, **query: object) -> Facts:
+        """Deletes something; the answer may tell what."""
+        return self.ask("DELETE", self._path(path, query), Facts | None) or {}  # type: ignore[arg-type]
 
     def _path(self, parts: tuple[object, ...], query: Mapping[str, object] | None = None) -> str:
         given = urlencode({name: value for name, value in (query or {}).items() if value is not None})
@@ -189,6 +240,20 @@ class CliquesApi(ResourcesApi):
     root = "/v1/cliques"
 
 
+class UsersApi(ResourcesApi):
+    root = "/v1/users"
+
+
+class AclsApi(ResourcesApi):
+    root = "/v1/acls"
+
+
+class RolesApi(ResourcesApi):
+    """Roles and their grants have different paths."""
+
+    root = "/v1"
+
+
 def _is_reachable(address: str) -> bool:
     return Address.parse("http", address).host not in UNREACHABLE_HOSTS
 
@@ -196,25 +261,38 @@ def _is_reachable(address: str) -> bool:
 # --- one request
 
 
-def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        url + path,
-        data=data,
-        method=method,
-        headers={"Content-Type": "application/json", "User-Agent": "penstock-cli"},
-    )
+def _answer(
+    opener: urllib.request.OpenerDirector,
+    request: urllib.request.Request,
+    url: str,
+    path: str,
+    wanted: type[T],
+    body: object,
+) -> T:
     try:
-        with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
+        with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
             return msgspec.json.decode(answer.read() or b"null", type=wanted)
     except urllib.error.HTTPError as refused:
         raise _refusal(url, refused, path, body) from None
     except urllib.error.URLError as failure:
+        if isinstance(failure.reason, ssl.SSLError):
+            raise _tls_problem(url, failure.reason) from None
         raise NoAnswer(url, failure.reason, sent=False) from None
     except OSError as failure:  # the connection broke, or there was no answer in time
         raise NoAnswer(url, failure, sent=True) from None
     except (HTTPException, ValueError):  # another protocol
         raise _not_penstock(url) from None
+
+
+def _tls_problem(url: str, failure: ssl.SSLError) -> Problem:
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return Problem(
+            f"the certificate of {url} is not trusted: {failure.verify_message}",
+            "--tls-ca names the file with the authority that signed it",
+        )
+    return Problem(
+        f"TLS with {url} failed: {failure.reason}", "does the port speak TLS? --http names another one"
+    )
 
 
 def _queue_of(path: str, body: object) -> str:
@@ -261,10 +339,12 @@ def _parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     source = ctx.get_parameter_source(parameter.name or "")
     if value is None or (source is ParameterSource.ENVIRONMENT and profiles.is_explicit(ctx)):
         return None
-    return _url("--http", value)
+    _url("--http", value, {})
+    return value
 
 
-def _url(name: str, value: str) -> str:
+def _url(name: str, value: str, kafka: Mapping[str, str]) -> str:
+    """With TLS for Kafka, an address without a scheme has TLS, too."""
     scheme, separator, rest = value.rpartition("://")
     address = rest.rstrip("/")
     try:
@@ -275,7 +355,8 @@ def _url(name: str, value: str) -> str:
         ) from None
     if separator and scheme not in ("http", "https"):
         raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT", param_hint=name)
-    return f"{scheme or 'http'}://{address}"
+    usual = "https" if login.is_encrypted(kafka) else "http"
+    return f"{scheme or usual}://{address}"
 
 
 def find_urls(connection: Connection) -> list[str]:
@@ -289,7 +370,7 @@ def find_urls(connection: Connection) -> list[str]:
             "start the nodes with `--http HOST:PORT` instead of `--http none`; brokers other than Penstock have none",
         ) from None
     except ClientError as failure:
-        raise Problem(
+        raise connection.refusal() or Problem(
             f"{connection.bootstrap}: {failure}", f"--http or {HTTP_VARIABLE} names a node's HTTP address"
         ) from None
 
@@ -304,9 +385,11 @@ def asks(kind: type[HttpApi]) -> Callable[[Command], Command]:
     """Gives a command --bootstrap, -X and --http, and hands them over as `api`."""
 
     def make(bootstrap: str, settings: dict[str, str], http: str | None) -> HttpApi:
-        profile = profiles.applied()
-        connection = Connection(bootstrap=bootstrap, settings=profile.kafka | settings)
-        url = _url("http of the profile", profile.http) if http is None and profile.http else http
-        return kind(lambda: [url] if url is not None else find_urls(connection))
+        connection = connect_to(bootstrap, settings)
+        address = http or profiles.applied().http
+        if address is None:
+            return kind(lambda: find_urls(connection), connection.settings)
+        url = _url("--http" if http else "http of the profile", address, connection.settings)
+        return kind(lambda: [url], connection.settings)
 
     return hand_over("api", make, [HTTP_OPTION, *CONNECTION_OPTIONS])

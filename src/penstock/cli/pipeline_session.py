@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
+from penstock.cli import login
 from penstock.cli.connection import BOOTSTRAP_OPTION, Connection, hand_over, key_values
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.errors import ConfigError, PenstockError
@@ -146,7 +147,7 @@ def _on_spark(
         bootstrap=bootstrap,
         master=master,
         conf=key_values(conf),
-        options=key_values(options),
+        options=login.java_settings(login.settings()) | key_values(options),
         verbose=verbose,
     )
 
@@ -161,4 +162,4 @@ SPARK_OPTIONS = [
     click.option("--verbose", is_flag=True, help="Show Spark's own log."),
 ]  # fmt: skip
 on_spark = hand_over("where", _on_spark, SPARK_OPTIONS)
-"""Gives a command --bootstrap, --master, --conf, --option and --verbose, as one `where` argument."""
+"""Gives a command --bootstrap, the login, --master, --conf, --option and --verbose, as one `where` argument."""

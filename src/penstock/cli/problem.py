@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 
 import click
 from confluent_kafka import KafkaError, KafkaException
@@ -27,6 +28,8 @@ class Misconfigured(Problem):
     exit_code = 2
 
 
+NOTHING: Mapping[int, str] = {}
+
 UNREACHABLE = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 )
@@ -37,6 +40,11 @@ NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics cr
 NO_CONTROLLER = (
     "a majority of the metadata group's voters must be running: start the other nodes; `penstock cluster status` "
     "shows which are missing, and each node's log what it waits for"
+)
+
+NOT_ALLOWED = (
+    "`penstock acls check` tells which rule decides; an administrator allows it with `penstock acls add` or "
+    "`penstock roles grant`"
 )
 
 UNKNOWN_CONFIG = re.compile(r"Unknown topic config name: (\S+)")
@@ -53,6 +61,10 @@ HINTS = {
     KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe` shows them",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes and pass -X message.max.bytes=BYTES",
     KafkaError.NOT_CONTROLLER: NO_CONTROLLER,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: NOT_ALLOWED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: NOT_ALLOWED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: NOT_ALLOWED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NOT_ALLOWED,
     KafkaError.KAFKA_STORAGE_ERROR: "the broker cannot write: look at its log and at the disk's free space",
 }
 
@@ -80,14 +92,19 @@ def no_controller(bootstrap: str, nodes: int) -> Problem:
     )
 
 
-def explain(failure: KafkaException | KafkaError, doing: str, bootstrap: str) -> Problem:
-    """Turns librdkafka's error into a sentence about what we were `doing`."""
+def explain(
+    failure: KafkaException | KafkaError, doing: str, bootstrap: str, needs: Mapping[int, str] = NOTHING
+) -> Problem:
+    """Turns librdkafka's error into a sentence about what we were `doing`. `needs` says which permission is missing,
+    by the error's code: librdkafka does not tell."""
     error = failure.args[0] if isinstance(failure, KafkaException) else failure
     if not isinstance(error, KafkaError):
         return Problem(f"{doing}: {error}")
     if error.code() in UNREACHABLE:
         return unreachable(bootstrap)
-    return Problem(f"{doing}: {error.str()}", HINTS.get(error.code()) or _suggestion(error.str()))
+    missing = needs.get(error.code())
+    reason = error.str() if missing is None else f"{error.str()}; it needs {missing}"
+    return Problem(f"{doing}: {reason}", HINTS.get(error.code()) or _suggestion(error.str()))
 
 
 def _suggestion(message: str) -> str:

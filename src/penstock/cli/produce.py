@@ -171,7 +171,8 @@ class Sender:
     def _raise_failure(self) -> None:
         if self._error is not None:
             self._producer.purge()
-            raise explain(self._error, f"sending to {self._topic}", self._bootstrap)
+            needs = {KafkaError.TOPIC_AUTHORIZATION_FAILED: f"WRITE on the topic {self._topic}"}
+            raise explain(self._error, f"sending to {self._topic}", self._bootstrap, needs)
 
 
 @click.command(

@@ -5,9 +5,12 @@
     [profiles.staging]
     bootstrap = "10.0.0.1:9092,10.0.0.2:9092"
     http = "10.0.0.1:8080"                   # may be left out: the broker says it
+    user = "alice"                           # as --user, and so on
+    password_file = "~/.config/penstock/staging-password"
+    tls_ca = "~/.config/penstock/staging-ca.pem"
 
     [profiles.staging.kafka]                 # settings of librdkafka, as with -X
-    "security.protocol" = "ssl"
+    "sasl.mechanism" = "SCRAM-SHA-512"
 
 Which address a command uses: --bootstrap, then the profile that --profile names, then PENSTOCK_BOOTSTRAP, then the
 profile that PENSTOCK_PROFILE or the file names. All parts of a profile are used together, or none: an HTTP address or a
@@ -32,7 +35,29 @@ _APPLIED = "penstock.profile.applied"
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bootstrap: str | None = None
     http: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     kafka: dict[str, str] = {}
+
+    @property
+    def has_security(self) -> bool:
+        """Whether it says anything about login or TLS."""
+        own = self.user or self.tls or self.tls_ca or self.tls_cert
+        return bool(own) or any(name.startswith(("security.", "sasl.", "ssl.")) for name in self.kafka)
+
+    def __repr__(self) -> str:
+        """Without settings of librdkafka: there may be a password among them."""
+        return f"Profile(bootstrap={self.bootstrap!r}, user={self.user!r})"
+
+    def with_paths(self) -> "Profile":
+        """The same, with ~ replaced in the names of files."""
+        files = {name: getattr(self, name) for name in ("password_file", "tls_ca", "tls_cert", "tls_key")}
+        found = {name: os.path.expanduser(path) for name, path in files.items() if path is not None}
+        return msgspec.structs.replace(self, **found)
 
 
 NO_PROFILE = Profile()
@@ -67,7 +92,7 @@ def _find(name: str, source: str) -> Profile:
         raise click.UsageError(
             f"{source}: there is no profile {name!r}{nearest(name, known)} in {path()}: {there}"
         )
-    return known[name]
+    return known[name].with_paths()
 
 
 def _implicit() -> Profile:

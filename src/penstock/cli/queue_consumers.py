@@ -23,4 +23,4 @@ def listed(connection: Connection, queue: str) -> Facts:
 
 
 def _api(connection: Connection) -> QueuesApi:
-    return QueuesApi(lambda: find_urls(connection))
+    return QueuesApi(lambda: find_urls(connection), connection.settings)

@@ -128,7 +128,7 @@ def work(
     until = _until_empty(api, name) if until_empty else None
     with (
         stop_on_signals() as stop,
-        Client(UNUSED_ADDRESS, http=api.urls) as client,
+        Client(UNUSED_ADDRESS, http=api.urls, kafka=api.kafka) as client,
         client.queue(name, topic=topics, prefetch=workers) as queue,
     ):
         shift = _Shift(queue, name, command, most, until, None if timeout is None else timeout / 1000)

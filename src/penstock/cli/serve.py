@@ -99,6 +99,9 @@ def serve(config_file: Path | None, no_auto_create: bool, settings: tuple[str, .
 
     Prints its listeners, then a line that starts with "ready" when clients can use it. Flags win over
     PENSTOCK_* variables, these over the config file. Port 0 means any free port.
+
+    With --require-login, a cluster without users gets the user admin, who may do everything; the line
+    "admin password: ..." shows the password, once.
     """
     auto_create = {"auto_create_topics": False if no_auto_create else None}
     run(_load(config_file, {**key_values(settings), **flags, **auto_create}))
@@ -173,7 +176,7 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     objects = LongLivedObjects()
-    service = Service(config, eager_http=True, on_growth=objects.exclude)
+    service = Service(config, eager_http=True, on_growth=objects.exclude, on_first_user=_show_first_user)
     try:
         await service.start()
         objects.exclude(replicas=0)
@@ -193,6 +196,12 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     finally:
         await service.stop()
     click.echo("stopped")
+
+
+def _show_first_user(user: str, password: str) -> None:
+    """Once, when the cluster has no users yet. It is kept nowhere."""
+    click.echo(f"{user} password: {password}")
+    sys.stdout.flush()
 
 
 async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:

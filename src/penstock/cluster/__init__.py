@@ -1,7 +1,7 @@
 """Cluster metadata, sans-I/O: records of topics, nodes, placement and configs, the state that results from them, and
 the controller's decisions."""
 
-from penstock.cluster import access_decisions, alterations, decisions
+from penstock.cluster import access_decisions, alterations, decisions, quota_decisions, role_decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.cluster.assignments import Assignment
 from penstock.cluster.damage import report_damaged, why_not_rebuilt
@@ -114,11 +114,13 @@ __all__ = [
     "next_moves",
     "plan_leaders",
     "plan_rebalance",
+    "quota_decisions",
     "reassign",
     "register_node",
     "remove_empty_nodes",
     "report_damaged",
     "report_moved",
+    "role_decisions",
     "start_moves",
     "still_possible",
     "watch_nodes",

@@ -10,7 +10,7 @@ order in which the class declares them:
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
-     group_configs, access]                                                          Snapshot
+     group_configs, access, quotas]                                                  Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version,
      listeners, https]                                                               NodeRegistered
     [9, node_id]                                                                     NodeFenced
@@ -26,6 +26,10 @@ order in which the class declares them:
     [19, user, passwords]                                                            UserChanged
     [20, added, removed]                                                             AclsChanged
     [21, secret]                                                                     LoginSecretSet
+    [22, added, removed]                                                             TokensChanged
+    [23, name, permissions]                                                          RoleChanged
+    [24, added, removed]                                                             RoleGrantsChanged
+    [30, [entity, values]]                                                           QuotasChanged
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and holds the incarnation of each of these nodes. A record of a version before incarnations has none: its
@@ -33,7 +37,11 @@ replicas get them when their node registers for the first time. `kafka`, `cluste
 `http` are endpoints, [host, port]; `voters` are [node_id, incarnation]. `listeners` maps the name of each Kafka
 listener to its endpoint; it is empty for a node that has only one without a name, which is `kafka`.
 `passwords` map the name of a SASL mechanism to [salt, stored key, server key, iterations]; `added` and `removed` are
-access rules (`security/acls.py`). No password is ever in a record.
+access rules (`security/acls.py`), API tokens (`security/tokens.py`; of those that are removed, the ids) or grants of
+roles (`security/roles.py`). No password, and no secret of a token, is ever in a record.
+
+The `entity` of quotas is [user or nil, client id or nil, address or nil], with `<default>` for the default; `values`
+map the name of a quota to its limit.
 
 A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
 tag was written by a later version: decoding raises UnknownFormat and does not skip it.
@@ -44,8 +52,11 @@ from uuid import UUID
 import msgspec
 
 from penstock.cluster.access_state import AccessSnapshot, Passwords
+from penstock.cluster.quota_state import QuotaEntry
 from penstock.errors import UnknownFormat
 from penstock.security.acls import AclBinding
+from penstock.security.roles import RoleGrant, RolePermission
+from penstock.security.tokens import ApiToken
 
 Assignments = list[list[int]]
 
@@ -218,7 +229,7 @@ class GroupConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=
 
 
 class UserChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=19):
-    """All that is kept of a user's passwords, after a change. Without any, the user is deleted."""
+    """All that is kept of a user's passwords, after a change. Without any, the user is deleted, with its tokens."""
 
     user: str
     passwords: Passwords
@@ -235,6 +246,33 @@ class LoginSecretSet(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     """The secret by which a login of a user that does not exist looks like one with a wrong password."""
 
     secret: bytes
+
+
+class TokensChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=22):
+    """API tokens were made, or revoked (by their ids)."""
+
+    added: list[ApiToken]
+    removed: list[str]
+
+
+class RoleChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=23):
+    """All permissions of one of the cluster's own roles, after a change. Without any, the role is deleted."""
+
+    name: str
+    permissions: tuple[RolePermission, ...]
+
+
+class RoleGrantsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=24):
+    """Roles were given to principals, or taken away."""
+
+    added: list[RoleGrant]
+    removed: list[RoleGrant]
+
+
+class QuotasChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=30):
+    """All quotas of an entity, after a change. Without any, the entity is forgotten."""
+
+    entry: QuotaEntry
 
 
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -269,6 +307,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     damaged: list[ReplicaDamaged] = []
     group_configs: dict[str, dict[str, str]] = {}
     access: AccessSnapshot = AccessSnapshot()
+    quotas: list[QuotaEntry] = []
 
 
 MetadataRecord = (
@@ -293,6 +332,10 @@ MetadataRecord = (
     | UserChanged
     | AclsChanged
     | LoginSecretSet
+    | TokensChanged
+    | RoleChanged
+    | RoleGrantsChanged
+    | QuotasChanged
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

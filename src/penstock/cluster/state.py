@@ -29,6 +29,7 @@ from penstock.cluster.assignments import (
 )
 from penstock.cluster.group_configs import GroupConfigs
 from penstock.cluster.nodes import NodeInfo, node_from
+from penstock.cluster.quota_state import QuotaState
 from penstock.cluster.records import (
     NO_INDEX,
     UNKNOWN_INCARNATION,
@@ -51,8 +52,12 @@ from penstock.cluster.records import (
     PartitionMoveStarted,
     PartitionsAdded,
     ProducerIdsReserved,
+    QuotasChanged,
     ReplicaDamaged,
+    RoleChanged,
+    RoleGrantsChanged,
     Snapshot,
+    TokensChanged,
     TopicConfigsChanged,
     TopicCreated,
     TopicDeleted,
@@ -74,8 +79,8 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ClusterState:
-    """Topics, nodes, configs, producer ids, users and access rules. `static_configs` are the configs that this node was
-    started with.
+    """Topics, nodes, configs, producer ids, users, access rules and quotas. `static_configs` are the configs that this
+    node was started with.
 
     `replica_counts` and `leader_counts` have, per node, the number of partitions that it holds and of those whose
     preferred leader it is, after all moves.
@@ -89,6 +94,7 @@ class ClusterState:
         self.replica_counts: dict[int, int] = {}
         self.leader_counts: dict[int, int] = {}
         self.access = AccessState()
+        self.quotas = QuotaState()
         self._static = dict(static_configs or {})
         self._nodes: dict[int, NodeInfo] = {}
         self._topics: dict[str, Topic] = {}
@@ -191,6 +197,7 @@ class ClusterState:
         copy._node_configs = dict(self._node_configs)
         copy._group_configs = self._group_configs.copy()
         copy.access = self.access.copy()
+        copy.quotas = self.quotas.copy()
         copy._nodes, copy.metadata_voters = dict(self._nodes), self.metadata_voters
         copy.replica_counts, copy.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
         copy._set_broker()
@@ -229,6 +236,7 @@ class ClusterState:
             ],
             group_configs=self._group_configs.snapshot(),
             access=self.access.snapshot(),
+            quotas=self.quotas.snapshot(),
         )
 
     # --- topics
@@ -288,7 +296,7 @@ class ClusterState:
         self.next_producer_id = max(self.next_producer_id, record.end)
         return NO_TOPICS
 
-    # --- users and access rules
+    # --- users, access rules and quotas
 
     def _user_changed(self, record: UserChanged) -> frozenset[str]:
         self.access.put_user(record.user, record.passwords)
@@ -300,6 +308,22 @@ class ClusterState:
 
     def _login_secret_set(self, record: LoginSecretSet) -> frozenset[str]:
         self.access.login_secret = record.secret
+        return NO_TOPICS
+
+    def _tokens_changed(self, record: TokensChanged) -> frozenset[str]:
+        self.access.change_tokens(record.added, record.removed)
+        return NO_TOPICS
+
+    def _role_changed(self, record: RoleChanged) -> frozenset[str]:
+        self.access.put_role(record.name, record.permissions)
+        return NO_TOPICS
+
+    def _role_grants_changed(self, record: RoleGrantsChanged) -> frozenset[str]:
+        self.access.change_grants(record.added, record.removed)
+        return NO_TOPICS
+
+    def _quotas_changed(self, record: QuotasChanged) -> frozenset[str]:
+        self.quotas.put(record.entry)
         return NO_TOPICS
 
     # --- nodes
@@ -403,6 +427,7 @@ class ClusterState:
         self._node_configs = {entry.node_id: dict(entry.configs) for entry in record.node_configs}
         self._group_configs = GroupConfigs(self.share_group_settings, record.group_configs)
         self.access.restore(record.access)
+        self.quotas.restore(record.quotas)
         self._set_broker()
         for topic in record.topics:
             self._created(topic)
@@ -490,6 +515,10 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     UserChanged: ClusterState._user_changed,
     AclsChanged: ClusterState._acls_changed,
     LoginSecretSet: ClusterState._login_secret_set,
+    TokensChanged: ClusterState._tokens_changed,
+    RoleChanged: ClusterState._role_changed,
+    RoleGrantsChanged: ClusterState._role_grants_changed,
+    QuotasChanged: ClusterState._quotas_changed,
 }
 
 

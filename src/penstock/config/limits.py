@@ -79,7 +79,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_users: Annotated[int, Meta(ge=1)] = 10_000
     """Users with a password: every node and every metadata snapshot holds them all."""
     max_acls: Annotated[int, Meta(ge=1)] = 50_000
-    """Access rules of the cluster; each costs half a kilobyte on every node."""
+    """Access rules, also those that grants of roles make; each costs half a kilobyte on every node."""
+    max_tokens: Annotated[int, Meta(ge=1)] = 20_000
+    """API tokens of all users: every node and every metadata snapshot holds them all."""
+    max_tokens_per_user: Annotated[int, Meta(ge=1)] = 100
+    """Users make their own tokens: one that makes a token per run must not use up max_tokens."""
+    max_roles: Annotated[int, Meta(ge=1)] = 200
+    """Roles of your own, each with up to 1,000 permissions: every metadata snapshot holds them all."""
+    max_role_grants: Annotated[int, Meta(ge=1)] = 10_000
+    """Grants of roles to principals; the rules that they make count for max_acls."""
+    max_quotas: Annotated[int, Meta(ge=1)] = 10_000
+    """Users, client ids and addresses with quotas: every node and every metadata snapshot holds them all."""
     max_login_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 64 * KIBIBYTE
     """One request before its client has logged in; tokens of identity providers have a few KB."""
     login_timeout_ms: Annotated[int, Meta(ge=1)] = 30_000

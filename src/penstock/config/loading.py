@@ -41,11 +41,13 @@ OTHER_VARIABLES = JOB_VARIABLES | {
     "PENSTOCK_BOOTSTRAP",
     "PENSTOCK_CONFIG",
     "PENSTOCK_HTTP_URL",
+    "PENSTOCK_PASSWORD",
     "PENSTOCK_PROFILE",
     "PENSTOCK_PURE_PYTHON",
+    "PENSTOCK_USER",
 }
-"""Variables that are no settings of a node: the broker that commands talk to, by Kafka and by HTTP, or the profile that
-names it; the path of the config file; a switch of the build."""
+"""Variables that are no settings of a node: the broker that commands talk to, by Kafka and by HTTP, and their login, or
+the profile that names it; the path of the config file; a switch of the build."""
 
 # Kubernetes gives every pod variables for each service, and a service may well be called penstock or penstock-kafka.
 SERVICE_LINK = re.compile(

@@ -131,6 +131,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that are created when the cluster starts."""
     status_topic: Annotated[str, Meta(max_length=249, pattern=r"^[a-zA-Z0-9._-]*$")] = "penstock.status"
     """The topic that the status log is written to. Empty: no status log."""
+    audit_topic: Annotated[str, Meta(max_length=249, pattern=r"^[a-zA-Z0-9._-]*$")] = ""
+    """A topic for the events of the audit log. Empty: they are in the status log."""
+    audit_data_sample_ms: Annotated[int, Meta(ge=0)] = 0
+    """Milliseconds between two audit events of the same caller that writes or reads the same topic. 0: none."""
     groups: GroupSettings = GroupSettings()
     share_groups: ShareGroupSettings = ShareGroupSettings()
     oidc: OidcSettings = OidcSettings()
@@ -258,10 +262,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.num_partitions > self.limits.max_partitions_per_topic:
             expected = f"at most limits.max_partitions_per_topic ({self.limits.max_partitions_per_topic})"
             raise ConfigError("num_partitions", self.num_partitions, expected)
-        if self.status_topic.startswith("__") or self.status_topic in (".", ".."):
-            raise ConfigError(
-                "status_topic", self.status_topic, "the name of a topic that clients can read, or nothing"
-            )
+        for setting, topic in (("status_topic", self.status_topic), ("audit_topic", self.audit_topic)):
+            if topic.startswith("__") or topic in (".", ".."):
+                raise ConfigError(setting, topic, "the name of a topic that clients can read, or nothing")
         if "penstock.storage" in self.topic_defaults:
             # As a default it would move existing topics from the disk to memory with a restart, and lose them.
             expected = "memory=true to keep everything in memory, or the config on single topics"

@@ -31,6 +31,7 @@ class NodeMetrics:
         "loop_lag_seconds",
         "slow_turns",
         "started_seconds",
+        "throttled",
     )
 
     def __init__(self, started_seconds: float) -> None:
@@ -43,6 +44,8 @@ class NodeMetrics:
         self.failed_logins = 0
         self.loop_lag_seconds = 0.0
         self.slow_turns = 0
+        self.throttled: dict[str, int] = {}
+        """Requests and connections, by the quota that they exceeded."""
         self.apis: dict[int, ApiMetrics] = {}
 
     def request_done(self, api_key: int, seconds: float, error: bool) -> None:

@@ -18,7 +18,8 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
-from penstock.node.access import Access, FirstUser, Logins
+from penstock.node.access import Access, FirstUser, Logins, Quotas
+from penstock.node.access.administration import AccessAdmin
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
@@ -46,6 +47,7 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
+from penstock.node.status.audit import Audit
 from penstock.node.status.collector import StatusCollector
 from penstock.node.status.elections import Elections
 from penstock.node.subscriptions.router import SubscriptionRouter
@@ -120,10 +122,13 @@ class Node:
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
         self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
-        self.resources = Resources(state, self.partitions, self.access)
+        self.quotas = Quotas(state, self.metrics)
+        self.audit = Audit(events, asyncio.get_running_loop().time, config.audit_data_sample_ms)
+        self.resources = Resources(state, self.partitions, self.access, self.audit)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
+        self.access_admin = self._make_access_admin()
         self.new_partitions = NewPartitionWaits(
             state=state, view=self.view, calls=self.calls, is_alone=self.is_alone
         )
@@ -162,6 +167,7 @@ class Node:
         yield self.metadata
         yield self.access
         yield self.logins
+        yield self.quotas
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer
@@ -207,6 +213,16 @@ class Node:
         if not self.config.require_login:
             return None
         return FirstUser(self.metadata, users, show or (lambda user, password: None))
+
+    def _make_access_admin(self) -> AccessAdmin:
+        return AccessAdmin(
+            metadata=self.metadata,
+            calls=self.calls,
+            resources=self.resources,
+            access=self.access,
+            logins=self.logins,
+            limits=self.config.limits,
+        )
 
     def _make_view(self) -> ClusterView:
         return ClusterView(

@@ -1,7 +1,8 @@
 """Topics, partitions, groups and the cluster, looked up on behalf of a caller.
 
 Every interface (Kafka, HTTP, WebSocket, other nodes on behalf of a client) finds resources through this object and
-through nothing else. So one object, `node.access`, decides what a caller may do.
+through nothing else. So one object, `node.access`, decides what a caller may do, and the audit log hears of
+every refusal.
 
 When it says no, a request that names a resource gets the Kafka error for that resource type, before anything tells
 whether the resource exists; a listing leaves the resource out.
@@ -17,7 +18,8 @@ from penstock.node.access import Access
 from penstock.node.calls.methods import CHECKED, Needs
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.types import BROKER_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
+from penstock.node.status.audit import Audit
+from penstock.types import BROKER_PRINCIPAL, CLUSTER_NAME, NO_EVENTS, Caller, Operation, ResourceType
 
 ANY_EPOCH = -1
 
@@ -62,16 +64,16 @@ _OPERATIONS = {
 NO_ID = UUID(int=0)
 
 
-def _refusal(caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> KafkaError:
-    kind = resource_type.name.lower()
-    message = f"{caller.principal} has no {operation.name} permission on {kind} {name!r}"
-    return KafkaError(_REFUSALS[resource_type], message)
+DATA_OPERATIONS = (Operation.READ, Operation.WRITE)
 
 
 class Resources:
     """Finds resources for a caller. The caller's operation decides whether it may."""
 
-    def __init__(self, state: ClusterState, partitions: PartitionTable, access: Access) -> None:
+    def __init__(
+        self, state: ClusterState, partitions: PartitionTable, access: Access, audit: Audit | None = None
+    ) -> None:
+        self._audit = audit or Audit(NO_EVENTS, lambda: 0.0)
         self._state = state
         self._access = access
         self._is_open = not access.is_required
@@ -85,7 +87,17 @@ class Resources:
     def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of the resource type unless the caller may do this."""
         if not self._allows(caller, operation, resource_type, name):
-            raise _refusal(caller, operation, resource_type, name)
+            raise self._refusal(caller, operation, resource_type, name)
+        if self._audit.samples and operation in DATA_OPERATIONS:
+            self._audit.used(caller, operation, resource_type, name)
+
+    def _refusal(
+        self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
+    ) -> KafkaError:
+        self._audit.refused(caller, operation, resource_type, name)
+        kind = resource_type.name.lower()
+        message = f"{caller.principal} has no {operation.name} permission on {kind} {name!r}"
+        return KafkaError(_REFUSALS[resource_type], message)
 
     def check_call(self, caller: Caller, needs: Needs, request: object) -> None:
         """Raises unless the caller may have a node do this on its behalf. Every call between nodes is checked, also if
@@ -123,7 +135,9 @@ class Resources:
     def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
         """The topic of this name. KafkaError if the caller may not, or if there is none."""
         if not self._allows(caller, operation, ResourceType.TOPIC, name):
-            raise _refusal(caller, operation, ResourceType.TOPIC, name)
+            raise self._refusal(caller, operation, ResourceType.TOPIC, name)
+        if self._audit.samples and operation in DATA_OPERATIONS:
+            self._audit.used(caller, operation, ResourceType.TOPIC, name)
         topic = self._topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
@@ -135,10 +149,13 @@ class Resources:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         if not self._allows(caller, operation, ResourceType.TOPIC, topic.name):
+            self._audit.refused(caller, operation, ResourceType.TOPIC, topic.name)
             raise KafkaError(
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 f"{caller.principal} has no {operation.name} permission on the topic with the id {topic_id}",
             )
+        if self._audit.samples and operation in DATA_OPERATIONS:
+            self._audit.used(caller, operation, ResourceType.TOPIC, topic.name)
         return topic
 
     def named_topic(self, caller: Caller, name: str | None, topic_id: UUID, operation: Operation) -> Topic:

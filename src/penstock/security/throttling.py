@@ -144,6 +144,12 @@ class ClientQuotas:
             min(throttle_ms, MAX_REQUEST_THROTTLE_MS) if kind == QuotaKind.REQUEST_PERCENTAGE else throttle_ms
         )
 
+    def throttle_ms(self, kind: QuotaKind, user: str, client_id: str, now_ms: int) -> int:
+        """How long a client must wait because of what it has used before."""
+        quota = self.table.find(kind, user, client_id)
+        rate = None if quota is None else self._rates.get((kind, quota.user, quota.client_id))
+        return 0 if quota is None or rate is None else rate.throttle_ms(quota.limit, now_ms)
+
     def unrecord(self, kind: QuotaKind, user: str, client_id: str, value: float, now_ms: int) -> None:
         """Takes back what was recorded and then not sent: a throttled Fetch gets an empty response."""
         quota = self.table.find(kind, user, client_id)

@@ -36,6 +36,9 @@ class ApiToken(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int | None = None
     description: str = ""
 
+    def has_expired(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
     def __repr__(self) -> str:
         return f"ApiToken({self.token_id!r}, user={self.user!r})"
 
@@ -87,6 +90,6 @@ def check_token(secret: str, stored: ApiToken | None, now_ms: int) -> ApiToken:
         raise AuthenticationError("there is no API token of this id")
     if not right:
         raise AuthenticationError(f"wrong secret for the API token {stored.token_id}")
-    if stored.expires_ms is not None and now_ms >= stored.expires_ms:
+    if stored.has_expired(now_ms):
         raise AuthenticationError(f"the API token {stored.token_id} has expired")
     return stored

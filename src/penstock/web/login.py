@@ -28,9 +28,10 @@ from starlette.websockets import WebSocket
 from penstock.node import Node
 from penstock.node.limited_log import LimitedLog
 from penstock.security.errors import AuthenticationError
+from penstock.security.tokens import is_api_token, parse_token
 from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import CALLER, PASSWORD_USER, caller_of, error_response
+from penstock.web.api.routing import CALLER, PASSWORD_USER, TOKEN, caller_of, error_response
 
 log = logging.getLogger("penstock.web")
 
@@ -95,7 +96,10 @@ class LoginGate:
             principal = await self._node.logins.check_password(user, password)
             scope[PASSWORD_USER] = user
         elif scheme.lower() == "bearer":
-            principal, groups = await self._node.logins.check_bearer(value.strip())
+            token = value.strip()
+            principal, groups = await self._node.logins.check_bearer(token)
+            if is_api_token(token):
+                scope[TOKEN] = parse_token(token)[0]
         else:
             raise AuthenticationError("an Authorization header that is neither Basic nor Bearer")
         self._node.logins.succeeded(caller.host)
@@ -105,7 +109,7 @@ class LoginGate:
         node = self._node
         node.metrics.failed_logins += 1
         self._warnings.warn("login failed", f"login of {caller.host} failed: {refused.reason}")
-        node.events.tell("login.failed", client=caller.host, protocol="http", reason=refused.reason)
+        node.audit.login_failed(caller.host, caller.host, "http", "", refused.reason)
         await asyncio.sleep(node.logins.failed(caller.host))
 
 

@@ -43,6 +43,7 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from _node(self._snapshot)
         yield from _apis(self._snapshot.apis)
+        yield _throttled(self._snapshot.throttled)
         yield from _memory(self._snapshot.memory)
         yield from _partitions(self._snapshot.partitions)
         yield from _held_back(self._snapshot.held_back)
@@ -64,6 +65,7 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counter(
         "connections", "Connections that were ever accepted", snapshot.connections_total, "accepted"
     )
+    yield _counter("failed_logins", "Logins that failed, on all ports", snapshot.failed_logins)
     yield _gauge(
         "event_loop_lag_seconds", "How late the event loop ran its last timer", snapshot.loop_lag_seconds
     )
@@ -109,6 +111,15 @@ def _apis(apis: Iterable[ApiFigures]) -> Iterator[Metric]:
         errors.add_metric([api], figures.errors)
         seconds.add_metric([api], _cumulative(figures.buckets), figures.seconds)
     yield from (requests, errors, seconds)
+
+
+def _throttled(counts: Iterable[tuple[str, int]]) -> Metric:
+    throttled = CounterMetricFamily(
+        "penstock_throttled_requests", "Requests and connections above a quota", labels=["quota"]
+    )
+    for quota, count in counts:
+        throttled.add_metric([quota], count)
+    return throttled
 
 
 def _memory(ports: Iterable[MemoryFigures]) -> Iterator[Metric]:

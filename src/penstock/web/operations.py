@@ -16,8 +16,10 @@ import msgspec
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from penstock.node import Node
+from penstock.security.quotas import QuotaKind
 from penstock.types import Operation, ResourceType
 from penstock.version import VERSION
+from penstock.web.api.acls import Acls
 from penstock.web.api.cliques import Cliques
 from penstock.web.api.cluster import Cluster
 from penstock.web.api.dead_letters import DeadLetters
@@ -29,9 +31,11 @@ from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
+from penstock.web.api.roles import Roles
 from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
 from penstock.web.api.subscriptions import SubscriptionsApi
 from penstock.web.api.topics import Topics
+from penstock.web.api.users import Users
 from penstock.web.push import PushEndpoint
 from penstock.web.work import WorkEndpoint
 
@@ -57,6 +61,7 @@ TOPIC, GROUP, CLUSTER, NOTHING = (
     ResourceType.CLUSTER,
     ResourceType.ANY,
 )
+PRODUCED, FETCHED = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 
 
 def operations(node: Node) -> list[HttpOperation]:
@@ -67,6 +72,7 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
         *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
+        *_users(node), *_access_rules(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -105,10 +111,10 @@ def _topics(node: Node) -> list[HttpOperation]:
                       "Give a topic more partitions; keys may go to other partitions from then on", (404, 409)),
         HttpOperation("POST", one + "/records", Publishing(node).publish, WRITE, TOPIC,
                       "Publish records; answered when a majority of the replicas has them on disk",
-                      (404,), other_statuses=(207,), takes_binary=True),
+                      (404,), other_statuses=(207,), takes_binary=True, counted=PRODUCED),
         HttpOperation("GET", one + "/partitions/{partition}/records", Reading(node).read_records, READ, TOPIC,
                       "Read a partition from an offset or a time on, waiting for records if asked to",
-                      (404, 413, 416, 422)),
+                      (404, 413, 416, 422), counted=FETCHED),
     ]
 
 
@@ -139,7 +145,7 @@ def _queues(node: Node) -> list[HttpOperation]:
         HttpOperation("PATCH", one, QueueSettings(node).alter_queue, ALTER_CONFIGS, GROUP,
                       "Change settings of a queue; the others stay", (404, 409)),
         HttpOperation("GET", one + "/peek", queues.peek_queue, READ, GROUP,
-                      "Look at messages that are not done, without receiving them", (404, 409)),
+                      "Look at messages that are not done, without receiving them", (404, 409), counted=FETCHED),
         HttpOperation("GET", one + "/scheduled", queues.list_scheduled, DESCRIBE, GROUP,
                       "Messages that are not due: how many on each partition, and the next of them", (404,)),
         HttpOperation("POST", one + "/reset", QueueReset(node).reset_queue, READ, GROUP,
@@ -148,13 +154,15 @@ def _queues(node: Node) -> list[HttpOperation]:
         HttpOperation("POST", one + "/purge", queues.purge_queue, READ, GROUP,
                       "Mark all messages of a queue as done; other queues and groups keep them", (404, 409)),
         HttpOperation("POST", one + "/receive", jobs.receive_jobs, READ, GROUP,
-                      "Receive jobs from a queue; they come back unless they are settled in time", (404, 409)),
+                      "Receive jobs from a queue; they come back unless they are settled in time", (404, 409),
+                      counted=FETCHED),
         HttpOperation("POST", one + "/settle", jobs.settle_jobs, READ, GROUP,
-                      "Settle jobs: accept, retry or reject them, or renew their leases", other_statuses=(207,)),
+                      "Settle jobs: accept, retry or reject them, or renew their leases",
+                      other_statuses=(207,), routine=True),
         HttpOperation("GET", one + "/dead-letters", letters.list_dead_letters, READ, GROUP,
-                      "Dead letters of a queue that were not sent back", (404, 409)),
+                      "Dead letters of a queue that were not sent back", (404, 409), counted=FETCHED),
         HttpOperation("GET", one + "/dead-letters/{topic}/{partition}/{offset}", letters.show_dead_letter, READ, GROUP,
-                      "One dead letter", (404, 409)),
+                      "One dead letter", (404, 409), counted=FETCHED),
         HttpOperation("POST", one + "/dead-letters/send-back", letters.send_back_dead_letters, READ, GROUP,
                       "Publish dead letters to the topics that they came from, to be tried again",
                       (404, 409), other_statuses=(207,)),
@@ -168,7 +176,7 @@ def _cliques(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/cliques/{clique}", cliques.describe_clique, DESCRIBE, GROUP,
                       "Workers of a clique, the slots and messages of each, handovers, and its streams", (404,)),
         HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_beat, READ, GROUP,
-                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,)),
+                      "A worker joins its clique, stays in it, hands slots over, or leaves", (409,), routine=True),
     ]
 
 
@@ -181,6 +189,49 @@ def _subscriptions(node: Node) -> list[HttpOperation]:
                       "Positions of a subscription on each partition, unacked messages, and its lag", (404,)),
         HttpOperation("DELETE", one, subscriptions.delete_subscription, DELETE, GROUP,
                       "Delete a subscription; with force, also one that has a subscriber", (404, 409), 204),
+    ]
+
+
+def _users(node: Node) -> list[HttpOperation]:
+    users, one = Users(node), "/v1/users/{user}"
+    return [
+        HttpOperation("GET", "/v1/users", users.list_users, DESCRIBE, CLUSTER, "All users, without their passwords"),
+        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER, "Create a user", (409,), 201),
+        HttpOperation("DELETE", one, users.delete_user, ALTER, CLUSTER,
+                      "Delete a user and its API tokens; access rules and grants that name it stay", (404,)),
+        HttpOperation("PUT", one + "/password", users.set_password, ALTER, CLUSTER,
+                      "Set another password; users may do this for themselves", (404,), 204, by_user=True),
+        HttpOperation("GET", one + "/tokens", users.list_tokens, DESCRIBE, CLUSTER,
+                      "API tokens of a user, without their secrets", (404,), by_user=True),
+        HttpOperation("POST", one + "/tokens", users.create_token, ALTER, CLUSTER,
+                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True),
+        HttpOperation("DELETE", one + "/tokens/{token_id}", users.revoke_token, ALTER, CLUSTER,
+                      "Revoke an API token, at once", (404,), 204, by_user=True),
+    ]
+
+
+def _access_rules(node: Node) -> list[HttpOperation]:
+    acls, roles = Acls(node), Roles(node)
+    return [
+        HttpOperation("GET", "/v1/acls", acls.list_acls, DESCRIBE, CLUSTER,
+                      "Access rules, all or those that a filter selects", (409,)),
+        HttpOperation("POST", "/v1/acls", acls.add_acls, ALTER, CLUSTER,
+                      "Add access rules; those that exist stay as they are", (409,), 201),
+        HttpOperation("DELETE", "/v1/acls", acls.remove_acls, ALTER, CLUSTER,
+                      "Remove the access rules that a filter selects, and show them", (409,)),
+        HttpOperation("GET", "/v1/acls/check", acls.check_access, DESCRIBE, CLUSTER,
+                      "Whether a principal may do something, and which rule decides", (409,)),
+        HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
+                      "Roles: the four that are built in, and those of your own", (409,)),
+        HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
+                      "Create or replace a role; all who have it get its new permissions", (409,)),
+        HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
+                      "Delete a role that nobody has", (404, 409), 204),
+        HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
+        HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
+                      "Give a role to a principal, for everything or for a pattern of names", (404, 409), 201),
+        HttpOperation("DELETE", "/v1/grants", roles.revoke_role, ALTER, CLUSTER,
+                      "Take a role from a principal: exactly this grant", (404, 409), 204),
     ]
 # fmt: on
 

@@ -31,6 +31,8 @@ from penstock.node.subscriptions import (
 from penstock.queue.subscription import Ack
 from penstock.types import TopicPartition
 from penstock.web.api.problems import Problem
+from penstock.web.api.routing import caller_of
+from penstock.web.http_quotas import SocketQuota
 from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
 from penstock.web.websocket_frames import (
     FrameReceiver,
@@ -115,7 +117,9 @@ class _Connection:
         self._subscriptions = node.subscriptions.live
         self._socket = socket
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
-        self._sender = FrameSender(socket, node.config.limits.slow_drain_timeout_ms / 1000)
+        self._sender = FrameSender(
+            socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
+        )
         self._max_credit = node.config.limits.max_credit
 
     async def serve(self) -> None:

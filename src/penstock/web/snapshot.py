@@ -90,6 +90,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_seconds: float
     slow_turns: int
     apis: tuple[ApiFigures, ...]
+    failed_logins: int = 0
+    throttled: tuple[tuple[str, int], ...] = ()
+    """Requests and connections, by the quota that they exceeded."""
     memory: tuple[MemoryFigures, ...] = ()
     open_log_files: int = 0
     log_files_opened: int = 0
@@ -147,6 +150,8 @@ def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
         connections_total=counters.connections_total,
         loop_lag_seconds=counters.loop_lag_seconds,
         slow_turns=counters.slow_turns,
+        failed_logins=counters.failed_logins,
+        throttled=tuple(counters.throttled.items()),
         apis=tuple(_apis(counters)),
     )
 

@@ -2,7 +2,9 @@
 JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +18,8 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import PASSWORD_USER, caller_of, error_response, not_ready
+from penstock.web.api.routing import PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
+from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
@@ -56,9 +59,7 @@ def upgrade_required(path: str, page: str) -> Response:
 def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
     """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
     caller = caller_of(socket)
-    user = socket.scope.get(PASSWORD_USER)
-    if user is not None and user not in node.metadata.state.access.users:
-        raise Problem(401, "login_failed", f"the user {user} was deleted")
+    check_login(node, socket)
     try:
         node.resources.check_group(caller, group, Operation.READ)
         for name in topics:
@@ -68,13 +69,39 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
     return caller
 
 
+def check_login(node: Node, socket: WebSocket) -> None:
+    """Problem if the user or the API token by which a WebSocket was opened is gone."""
+    access = node.metadata.state.access
+    user, token_id = socket.scope.get(PASSWORD_USER), socket.scope.get(TOKEN)
+    if user is not None and user not in access.users:
+        raise Problem(401, "login_failed", f"the user {user} was deleted")
+    if token_id is not None:
+        token = access.tokens.get(token_id)
+        if token is None or token.has_expired(_now_ms()):
+            raise Problem(401, "login_failed", f"the API token {token_id} was revoked, or has expired")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _seconds_left(node: Node, socket: WebSocket) -> float | None:
+    """Until the API token by which a WebSocket was opened expires; None for ever."""
+    token = node.metadata.state.access.tokens.get(socket.scope.get(TOKEN, ""))
+    if token is None or token.expires_ms is None:
+        return None
+    return max(0.0, (token.expires_ms - _now_ms()) / 1000)
+
+
 async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
     """Returns when the caller may not read these topics as this group any more."""
     changed = asyncio.Event()
     unwatch = node.access.watch(changed.set)
     try:
         while True:
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_seconds_left(node, socket)):
+                    await changed.wait()
             changed.clear()
             check_may_read(node, socket, group, topics)
     except Problem as problem:
@@ -117,25 +144,35 @@ class TooSlow(Exception):
 class FrameSender:
     """Sends frames to one client. WebSocketDisconnect: the client has disconnected."""
 
-    def __init__(self, socket: WebSocket, slow_seconds: float) -> None:
+    def __init__(self, socket: WebSocket, slow_seconds: float, quota: SocketQuota) -> None:
         """A client that reads nothing for so many seconds is disconnected."""
         self._socket = socket
         self._protocol: BoundedSocket = socket.scope[PROTOCOL]
         self.slow_seconds = slow_seconds
+        self._quota = quota
 
     async def has_room(self, seconds: float) -> bool:
         """Whether the client takes a frame now, or within so many seconds."""
+        if (throttled := self._quota.wait_seconds()) > 0:
+            await asyncio.sleep(min(throttled, seconds))
+            if throttled > seconds:
+                return False
         return await self._protocol.has_room(seconds)
 
     async def wait_for_room(self) -> None:
         """Returns when the client takes a frame; TooSlow if it reads nothing for long."""
+        while (throttled := self._quota.wait_seconds()) > 0:
+            await asyncio.sleep(throttled)
         if not await self._protocol.has_room(self.slow_seconds):
             raise TooSlow
 
     async def send(self, what: bytes | dict[str, object]) -> None:
         """An encoded frame, or an object to be sent as JSON."""
-        await self.wait_for_room()
+        if not await self._protocol.has_room(self.slow_seconds):
+            raise TooSlow
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
+        if isinstance(what, bytes):
+            self._quota.sent(len(frame))
         await self._socket.send({"type": "websocket.send", READY: frame})
 
 

@@ -22,7 +22,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
+from penstock.web.api.routing import caller_of
 from penstock.web.clique_worker import CliqueConnections, Ended
+from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_frames import (
     FrameReceiver,
     FrameSender,
@@ -79,7 +81,9 @@ class _Connection:
         self._batches = batches
         self._cliques = cliques
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
-        self._sender = FrameSender(socket, node.config.limits.slow_drain_timeout_ms / 1000)
+        self._sender = FrameSender(
+            socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
+        )
 
     async def serve(self) -> None:
         try:

@@ -58,6 +58,8 @@ NOT_ANSWERED_BY_NAME = {
     ApiKey.LIST_CONFIG_RESOURCES: "types become a set",
     ApiKey.CREATE_ACLS: "rules become a set; bounded by limits.max_acls",
     ApiKey.DELETE_ACLS: "filters, at most MAX_FILTERS",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "a type twice is an error",
+    ApiKey.ALTER_CLIENT_QUOTAS: "entities, at most MAX_ENTRIES; one quota twice is an error",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "changes, at most MAX_CHANGES; one mechanism twice is an error",
     ApiKey.SHARE_FETCH: "acknowledgements; partitions are bounded by the session",
     ApiKey.SHARE_ACKNOWLEDGE: "acknowledgements",

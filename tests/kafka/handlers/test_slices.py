@@ -253,8 +253,8 @@ def test_leaders_are_looked_up_for_the_first_refusals_only(monkeypatch: pytest.M
 
 
 def test_refusals_that_are_kept_for_the_response_hold_no_frames() -> None:
-    node: Any = None
-    change = topics._Change(node)
+    nothing: Any = None
+    change = topics._Change(nothing, nothing)
     with pytest.raises(KafkaError) as refused:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     change.refuse(0, refused.value)

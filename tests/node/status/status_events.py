@@ -13,10 +13,16 @@ TOPIC = "penstock.status"
 Event = dict[str, Any]
 
 
-def events_until(servers: str, enough: Callable[[list[Event]], bool], topic: str = TOPIC) -> list[Event]:
-    """All events from the first on, until that is enough."""
+def events_until(
+    servers: str,
+    enough: Callable[[list[Event]], bool],
+    topic: str = TOPIC,
+    settings: dict[str, str] | None = None,
+) -> list[Event]:
+    """All events from the first on, until that is enough. `settings` are more of the consumer's."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "reader", "topic.metadata.refresh.interval.ms": 200}
+        | (settings or {})
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Event] = []

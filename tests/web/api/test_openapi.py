@@ -130,5 +130,5 @@ def test_every_operation_and_every_field_has_a_description(document: Any) -> Non
         "wait_ms": "query",
         "encoding": "query",
     }
-    assert set(read["responses"]) == {"200", "400", "404", "413", "416", "422", "503"}
+    assert set(read["responses"]) == {"200", "400", "404", "413", "416", "422", "429", "503"}
     assert document["components"]["schemas"]["RecordIn"]["additionalProperties"] is False

@@ -29,12 +29,11 @@ from penstock.kafka.wire.messages.list_config_resources import (
 from penstock.node import Node
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+PUBLIC_CONFIGS = ("penstock.http.url",)
+"""Clients find the HTTP port by it: everybody who may connect may know it, as Metadata tells them the Kafka ports."""
 RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
-
-PUBLIC_CONFIGS = ("penstock.http.url",)
-"""Of the node itself, for callers without a right on the cluster."""
 
 MAX_CHANGES = 1_000
 """Of one resource in one request: many times the configs that there are."""
@@ -81,30 +80,29 @@ def _entries(
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name is empty: expected a group's name")
         return resources.described_group(context.caller, name, context.api.on_group, names)
-    if resource.resource_type == BROKER and name == str(context.node.node_id) and not _may_describe(context):
-        return _public_entries(context, names)
-    node_id = _node_id(context, resource.resource_type, name)
+    try:
+        node_id = _node_id(context, resource.resource_type, name)
+    except KafkaError as refused:
+        return _public_entries(context, resource, names, refused)
     broker = context.cluster().broker
     if node_id is None:
         return describe_all_nodes(broker, names)
     return describe_broker(broker, names)
 
 
-def _may_describe(context: RequestContext) -> bool:
-    try:
-        context.cluster()
-    except KafkaError:
-        return False
-    return True
-
-
-def _public_entries(context: RequestContext, names: list[str] | None) -> list[ConfigEntry]:
-    """What every client of a node may know. Without the address of the HTTP port, a user with no other rights than
-    those on its topics could not use queues and subscriptions; Metadata tells the addresses of Kafka ports as well."""
-    public = [name for name in PUBLIC_CONFIGS if names is None or name in names]
-    if not public:
-        context.cluster()  # raises the refusal
-    return describe_broker(context.node.metadata.state.broker, public)
+def _public_entries(
+    context: RequestContext,
+    resource: DescribeConfigsResource,
+    names: list[str] | None,
+    refused: KafkaError,
+) -> list[ConfigEntry]:
+    """What a caller learns of this node that may not describe its configs. Without the address of the HTTP port, a user
+    with no other rights than those on its topics could not use queues and subscriptions."""
+    is_this_node = resource.resource_type == BROKER and resource.resource_name == str(context.node.node_id)
+    wanted = [name for name in PUBLIC_CONFIGS if names is None or name in names]
+    if refused.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED or not is_this_node or not wanted:
+        raise refused
+    return describe_broker(context.node.metadata.state.broker, wanted)
 
 
 def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.cluster import ClusterState, Topic
 from penstock.kafka.handlers.names import Names
+from penstock.kafka.handlers.results import Results
 from penstock.node import Node, Partition
 from penstock.node.memory import Reservation, unlimited
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
@@ -41,6 +42,8 @@ class Api(NamedTuple):
     """The lists of a request in which repeated names are merged."""
     large: bool = False
     """Whether responses may be large, so that they are encoded off the event loop."""
+    results: Results | None = None
+    """Where the audit log finds what was changed; None: nothing is."""
     before_login: bool = False
     """Whether a client that has not logged in may send it."""
     handler: Handler = _not_loaded
@@ -53,6 +56,8 @@ class ConnectionFacts(Protocol):
     client_software: str
     login: "Login | None"
     """None: clients do not log in on this port."""
+    is_audited: bool
+    """False for requests that are a part of something that is reported itself."""
 
     @property
     def listener_name(self) -> str:

@@ -31,8 +31,10 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
+from penstock.node.access import Quotas
 from penstock.node.limited_log import LimitedLog
-from penstock.types import Isolation, Offset
+from penstock.security.quotas import QuotaKind
+from penstock.types import Caller, Isolation, Offset
 
 log = logging.getLogger("penstock.kafka")
 _warnings = LimitedLog(log, time.monotonic)
@@ -111,6 +113,12 @@ async def _wait_for_memory(attempt: "_Attempt") -> FetchResponse:
     return attempt.response
 
 
+def _within_quota(quotas: Quotas, caller: Caller, limit: int) -> int:
+    """A larger response would be throttled by itself, and never be sent."""
+    most = quotas.most_at_once(QuotaKind.CONSUMER_BYTE_RATE, caller)
+    return limit if most is None else min(limit, max(1, int(most)))
+
+
 class _Attempt:
     """Reads all partitions of one request, as often as needed."""
 
@@ -152,6 +160,9 @@ class _Attempt:
     def read(self) -> None:
         memory = self._context.memory
         limit = self._context.node.config.limits.fetch_max_bytes
+        quotas = self._context.node.quotas
+        if quotas.in_force:
+            limit = _within_quota(quotas, self._context.caller, limit)
         self._partitions = []
         self._ends = []
         self._bytes_left = min(self._request.max_bytes, limit, self._reserved or memory.budget.room)

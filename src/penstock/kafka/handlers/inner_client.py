@@ -45,7 +45,9 @@ VERSIONS: dict[ApiKey, int] = {
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_ACLS: 3,
     ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
 }
 """Topics go by name in all of them: the newest versions that do so."""
 
@@ -58,7 +60,8 @@ class Inside:
     login: Login | None = None
     listener_name = DEFAULT_LISTENER
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_audited: bool = False) -> None:
+        self.is_audited = is_audited
         self._when_closed: list[Callable[[], None]] = []
 
     def send_away(self) -> None:
@@ -171,7 +174,7 @@ class KafkaCalls:
             message = f"API {header.api_key} is forwarded, but is not one that only the controller serves"
             raise NotExecuted(ErrorCode.UNSUPPORTED_VERSION, message)
         request = await decode_off_loop(header, frame, api.names)
-        response = await self._run(api, header.api_version, request, caller)
+        response = await self._run(api, header.api_version, request, caller, is_audited=True)
         return memoryview(join(await encode_off_loop(header, response)))
 
     async def _answer(self, caller: Caller, request: KafkaRequest) -> KafkaResponse:
@@ -192,6 +195,8 @@ class KafkaCalls:
         request: Message,
         caller: Caller,
         memory: Reservation | None = None,
+        *,
+        is_audited: bool = False,
     ) -> Message:
         node = self._node
         if not node.ready:
@@ -199,7 +204,7 @@ class KafkaCalls:
             raise NotExecuted(ErrorCode.BROKER_NOT_AVAILABLE, message)
         if api.controller:
             node.metadata.check_controller()
-        connection = Inside()
+        connection = Inside(is_audited=is_audited)
         context = RequestContext(
             node=node,
             connection=connection,

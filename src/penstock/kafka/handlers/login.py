@@ -128,7 +128,7 @@ class Login:
         self._exchange = None
         self.state = LoginState.LOGGED_IN
         if self.principal is None:
-            self._tell("login.succeeded", principal=accepted.principal)
+            self._node.audit.logged_in(accepted.principal, self._client.peer, "kafka", self._mechanism)
         self.principal = accepted.principal
         self._node.logins.succeeded(self.host)
         self._client.logged_in(accepted)
@@ -136,13 +136,9 @@ class Login:
     async def _reject(self, rejected: Rejected) -> None:
         self._exchange = None
         self._node.metrics.failed_logins += 1
-        self._tell("login.failed", reason=rejected.reason)
+        peer, reason = self._client.peer, rejected.reason
+        self._node.audit.login_failed(self.host, peer, "kafka", self._mechanism, reason)
         await asyncio.sleep(self._node.logins.failed(self.host))
-
-    def _tell(self, kind: str, **facts: str) -> None:
-        self._node.events.tell(
-            kind, client=self._client.peer, protocol="kafka", mechanism=self._mechanism, **facts
-        )
 
     def _lifetime_ms(self, accepted: Accepted) -> int:
         """For how long the client is known; 0 for ever."""

@@ -2,22 +2,26 @@
 
 ApiVersions is answered from this table and requests are dispatched by it. Each row also states which operation the API
 does on the topics, the groups or the cluster that a request names, with Kafka's own choices: handlers look resources up
-with it (`RequestContext`). Modules are imported at the first request that needs them, because a broker inside a test
-should not wait for APIs that the test never calls.
+with it (`RequestContext`), and the audit log reports changes by `results`. Modules are imported at the first request
+that needs them, because a broker inside a test should not wait for APIs that the test never calls.
 """
 
 import importlib
 from functools import cache
 from typing import Any, NamedTuple
 
+from penstock.kafka.handlers.audited import audited
 from penstock.kafka.handlers.context import Api, Handler, RequestContext
 from penstock.kafka.handlers.names import Names
+from penstock.kafka.handlers.results import Results
 from penstock.kafka.wire import ApiKey
-from penstock.types import Operation
+from penstock.types import Operation, ResourceType
 
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
 ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+USER, ANY = ResourceType.USER, ResourceType.ANY
 
 _INDEXES = Names("partitions")
 _PARTITIONS = Names("partitions", ("partition_index",))
@@ -70,11 +74,31 @@ _TABLE: dict[ApiKey, Api] = {
     ApiKey.SASL_HANDSHAKE: Api(0, 1, "login", before_login=True),
     ApiKey.API_VERSIONS: Api(0, 4, "api_versions", before_login=True),
     ApiKey.CREATE_TOPICS: Api(
-        2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True, large=True
+        2,
+        7,
+        "topics",
+        on_topic=CREATE,
+        on_cluster=CREATE,
+        controller=True,
+        large=True,
+        results=Results("topics", "name", TOPIC),
     ),
-    ApiKey.DELETE_TOPICS: Api(1, 6, "topics", on_topic=DELETE, controller=True, large=True),
+    ApiKey.DELETE_TOPICS: Api(
+        1,
+        6,
+        "topics",
+        on_topic=DELETE,
+        controller=True,
+        large=True,
+        results=Results("responses", "name", TOPIC),
+    ),
     ApiKey.DELETE_RECORDS: Api(
-        0, 2, "topics", on_topic=DELETE, names=(Names("topics", ("name",), _PARTITIONS),)
+        0,
+        2,
+        "topics",
+        on_topic=DELETE,
+        names=(Names("topics", ("name",), _PARTITIONS),),
+        results=Results("topics", "name", TOPIC),
     ),
     ApiKey.INIT_PRODUCER_ID: Api(0, 5, "produce", on_cluster=Operation.IDEMPOTENT_WRITE),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
@@ -86,8 +110,23 @@ _TABLE: dict[ApiKey, Api] = {
         large=True,
     ),
     ApiKey.DESCRIBE_ACLS: Api(1, 3, "acls", on_cluster=DESCRIBE, large=True),
-    ApiKey.CREATE_ACLS: Api(1, 3, "acls", on_cluster=ALTER, controller=True),
-    ApiKey.DELETE_ACLS: Api(1, 3, "acls", on_cluster=ALTER, controller=True, large=True),
+    ApiKey.CREATE_ACLS: Api(
+        1,
+        3,
+        "acls",
+        on_cluster=ALTER,
+        controller=True,
+        results=Results("results", "principal", CLUSTER, asked="creations"),
+    ),
+    ApiKey.DELETE_ACLS: Api(
+        1,
+        3,
+        "acls",
+        on_cluster=ALTER,
+        controller=True,
+        large=True,
+        results=Results("filter_results", "matching_acls", CLUSTER),
+    ),
     ApiKey.DESCRIBE_CONFIGS: Api(
         1,
         4,
@@ -106,14 +145,24 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=ALTER_CONFIGS,
         on_cluster=ALTER_CONFIGS,
         controller=True,
+        results=Results("responses", "resource_name", ANY),
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, "placement", on_cluster=ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: Api(
         1, 4, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
     ),
     ApiKey.SASL_AUTHENTICATE: Api(0, 2, "login", before_login=True),
-    ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True, large=True),
-    ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE, names=(Names("groups_names"),)),
+    ApiKey.CREATE_PARTITIONS: Api(
+        0, 3, "topics", on_topic=ALTER, controller=True, large=True, results=Results("results", "name", TOPIC)
+    ),
+    ApiKey.DELETE_GROUPS: Api(
+        0,
+        2,
+        "group_admin",
+        on_group=DELETE,
+        names=(Names("groups_names"),),
+        results=Results("results", "group_id", GROUP),
+    ),
     ApiKey.ELECT_LEADERS: Api(
         0,
         2,
@@ -121,6 +170,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_cluster=ALTER,
         controller=True,
         names=(Names("topic_partitions", ("topic",), _INDEXES),),
+        results=Results("replica_election_results", "topic", TOPIC),
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
         0,
@@ -130,8 +180,11 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=ALTER_CONFIGS,
         on_cluster=ALTER_CONFIGS,
         controller=True,
+        results=Results("responses", "resource_name", ANY),
     ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, "placement", on_cluster=ALTER, controller=True),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
+        0, 1, "placement", on_cluster=ALTER, controller=True, results=Results("responses", "name", TOPIC)
+    ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
         0,
         0,
@@ -147,11 +200,23 @@ _TABLE: dict[ApiKey, Api] = {
         on_topic=READ,
         on_group=DELETE,
         names=(Names("topics", ("name",), _PARTITIONS),),
+        results=Results("topics", "name", GROUP, request_name="group_id"),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, "quotas", on_cluster=DESCRIBE_CONFIGS, large=True),
+    ApiKey.ALTER_CLIENT_QUOTAS: Api(
+        0,
+        1,
+        "quotas",
+        on_cluster=ALTER_CONFIGS,
+        controller=True,
+        results=Results("entries", "entity", CLUSTER),
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
         0, 0, "users", on_cluster=DESCRIBE, names=(Names("users", ("name",)),), large=True
     ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, "users", on_cluster=ALTER, controller=True),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
+        0, 0, "users", on_cluster=ALTER, controller=True, results=Results("results", "user", USER)
+    ),
     ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
     ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Api(
@@ -185,9 +250,16 @@ _TABLE: dict[ApiKey, Api] = {
         on_topic=READ,
         on_group=READ,
         names=(Names("topics", ("topic_name",), _PARTITIONS),),
+        results=Results("responses", "topic_name", GROUP, request_name="group_id"),
     ),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(
-        0, 0, "share_offsets", on_topic=READ, on_group=DELETE, names=(Names("topics", ("topic_name",)),)
+        0,
+        0,
+        "share_offsets",
+        on_topic=READ,
+        on_group=DELETE,
+        names=(Names("topics", ("topic_name",)),),
+        results=Results("responses", "topic_name", GROUP, request_name="group_id"),
     ),
 }
 
@@ -212,7 +284,11 @@ def find_api(api_key: int) -> Api | None:
         return None
     module = importlib.import_module(f"penstock.kafka.handlers.{row.module}")
     handler: Handler = getattr(module, ApiKey(api_key).name.lower())
-    return row._replace(handler=_merging(row.names, handler) if row.names else handler)
+    if row.names:
+        handler = _merging(row.names, handler)
+    if row.results is not None:
+        handler = audited(ApiKey(api_key).name, row.results, handler)
+    return row._replace(handler=handler)
 
 
 def _merging(lists: tuple[Names, ...], handler: Handler) -> Handler:

@@ -14,9 +14,11 @@ from penstock.cluster import (
     ClusterState,
     MetadataRecord,
     NewTopic,
+    PartitionsAdded,
     PlacementRules,
     Topic,
     TopicCreated,
+    TopicDeleted,
     decisions,
 )
 from penstock.config import TOPIC_CONFIGS
@@ -52,6 +54,7 @@ from penstock.kafka.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from penstock.node import Node, Partition
+from penstock.node.access import Mutations
 from penstock.types import Offset
 
 log = logging.getLogger("penstock.kafka")
@@ -64,6 +67,9 @@ DECIDED_IN_LOOP = 200
 CONFIGS_SINCE_VERSION = 5
 """The response of CreateTopics has each topic's configs since then."""
 
+CREATE_STRICT_SINCE, DELETE_STRICT_SINCE, GROW_STRICT_SINCE = 6, 5, 3
+"""Since these versions of CreateTopics, DeleteTopics and CreatePartitions, clients know THROTTLING_QUOTA_EXCEEDED."""
+
 ALL_RECORDS = -1
 """Instead of an offset, in DeleteRecords."""
 
@@ -74,8 +80,9 @@ Decision = Callable[[ClusterState, PlacementRules], Records]
 class _Change:
     """Several decisions of one request, committed together; each one's error stays its own."""
 
-    def __init__(self, node: Node, *, validate_only: bool = False) -> None:
+    def __init__(self, node: Node, mutations: Mutations, *, validate_only: bool = False) -> None:
         self._node = node
+        self.mutations = mutations
         self.validate_only = validate_only
         self._wanted: list[tuple[int, Decision]] = []
         self._partitions = 0
@@ -112,13 +119,15 @@ class _Change:
         records: list[MetadataRecord] = []
         for index, decide in self._wanted:
             try:
-                self.decided[index] = decide(trial, rules)
+                decided = decide(trial, rules)
+                self.mutations.count(sum(_mutated(trial, record) for record in decided))
             except KafkaError as mistake:
                 self.refuse(index, mistake)
                 continue
-            for record in self.decided[index]:
+            self.decided[index] = decided
+            for record in decided:
                 trial.apply(record)
-            records.extend(self.decided[index])
+            records.extend(decided)
         return [] if self.validate_only else records
 
     def succeeded(self, names: Iterable[str]) -> list[str]:
@@ -126,6 +135,21 @@ class _Change:
         return [
             name for index, name in enumerate(names) if index in self.decided and index not in self.errors
         ]
+
+
+def _mutations(context: RequestContext, strict_since: int) -> Mutations:
+    return context.node.quotas.mutations(context.caller, strict=context.api_version >= strict_since)
+
+
+def _mutated(state: ClusterState, record: MetadataRecord) -> int:
+    """How many partitions a record creates or deletes; `state` is the one before it."""
+    match record:
+        case TopicCreated(assignments=placed) | PartitionsAdded(assignments=placed):
+            return len(placed)
+        case TopicDeleted(topic_id=topic_id) if (topic := state.topic_by_id(topic_id)) is not None:
+            return topic.partitions
+        case _:
+            return 0
 
 
 async def _led(node: Node, change: _Change, topics: Iterable[str], timeout_ms: int) -> None:
@@ -147,7 +171,9 @@ def _duplicate(name: str) -> KafkaError:
 
 
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    change = _Change(context.node, validate_only=request.validate_only)
+    change = _Change(
+        context.node, _mutations(context, CREATE_STRICT_SINCE), validate_only=request.validate_only
+    )
     twice = _twice(topic.name for topic in request.topics)
     rows = ResponseRows(context)
     for index, topic in enumerate(request.topics):
@@ -162,7 +188,7 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
         await rows.pause()
     await change.commit()
     await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
-    response = CreateTopicsResponse(topics=[])
+    response = CreateTopicsResponse(throttle_time_ms=change.mutations.throttle_ms, topics=[])
     for index, topic in enumerate(request.topics):
         response.topics.append(result := _created(topic, index, change))
         if context.api_version >= CONFIGS_SINCE_VERSION and result.error_code == ErrorCode.NONE:
@@ -233,7 +259,7 @@ def _describe(
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     # Newer versions have `topics`, older ones `topic_names`.
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    change = _Change(context.node)
+    change = _Change(context.node, _mutations(context, DELETE_STRICT_SINCE))
     rows = ResponseRows(context)
     found: dict[int, Topic] = {}
     for index, topic in enumerate(wanted):
@@ -251,7 +277,7 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
             change.add(index, _deletion(known.name))
         await rows.pause()
     await change.commit()
-    response = DeleteTopicsResponse(responses=[])
+    response = DeleteTopicsResponse(throttle_time_ms=change.mutations.throttle_ms, responses=[])
     for index, topic in enumerate(wanted):
         response.responses.append(_deleted(topic, found.get(index), change.errors.get(index)))
         await rows.pause()
@@ -277,7 +303,9 @@ def _deleted(wanted: DeleteTopicState, topic: Topic | None, error: KafkaError | 
 async def create_partitions(
     context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    change = _Change(context.node, validate_only=request.validate_only)
+    change = _Change(
+        context.node, _mutations(context, GROW_STRICT_SINCE), validate_only=request.validate_only
+    )
     twice = _twice(topic.name for topic in request.topics)
     rows = ResponseRows(context)
     for index, topic in enumerate(request.topics):
@@ -292,7 +320,7 @@ async def create_partitions(
         await rows.pause()
     await change.commit()
     await _led(context.node, change, (topic.name for topic in request.topics), request.timeout_ms)
-    response = CreatePartitionsResponse(results=[])
+    response = CreatePartitionsResponse(throttle_time_ms=change.mutations.throttle_ms, results=[])
     for index, topic in enumerate(request.topics):
         response.results.append(_grown(topic, change.errors.get(index)))
         await rows.pause()

@@ -17,6 +17,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.handlers.rows import ELEMENTS_ON_LOOP, decode_off_loop, encode_off_loop
 from penstock.kafka.server.connection import TOKEN, Connection
+from penstock.kafka.server.throttle import Throttle
 from penstock.kafka.wire import (
     ApiKey,
     Message,
@@ -54,6 +55,8 @@ class KafkaListener:
         self.node = node
         self.limits: Limits = node.config.limits
         self.metrics = node.metrics
+        self._quotas = node.quotas
+        self._throttle = Throttle(node.quotas)
         self.memory = node.client_memory
         self.max_request_bytes = min(self.limits.max_request_bytes, self.memory.large_max)
         self.is_full = False
@@ -246,45 +249,62 @@ class KafkaListener:
             memory=memory,
         )
         if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
-            return self._forward(context, header, frame)
+            return self._forward(connection, context, header, frame)
         if api.large:
-            return self._answer_large(context, header, frame)
+            return self._answer_large(connection, context, header, frame)
         try:
             request = decode_request(header, frame, ELEMENTS_ON_LOOP)
         except TooManyElements:
-            return self._answer_many(context, header, frame, connection.hold())
-        response: Message | Coroutine[None, None, Message | Buffers | None] | None
-        response = api.handler(context, request)
+            return self._answer_many(connection, context, header, frame)
+        response = self._handle(connection, header, context, request, len(frame))
         if isinstance(response, Message):
             return encode_response(header.api_key, version, header.correlation_id, response)
         return response
 
+    def _handle(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        context: RequestContext,
+        request: Message,
+        size: int,
+    ) -> Message | Coroutine[None, None, Message | None] | None:
+        if self._quotas.in_force:
+            return self._throttle.handle(connection, header, context, request, size)
+        response: Message | Coroutine[None, None, Message | None] | None
+        response = context.api.handler(context, request)
+        return response
+
     async def _answer_large(
-        self, context: RequestContext, header: RequestHeader, frame: memoryview
+        self, connection: Connection, context: RequestContext, header: RequestHeader, frame: memoryview
     ) -> Message | Buffers | None:
         request = await decode_off_loop(header, frame, context.api.names)
-        response = context.api.handler(context, request)
-        answer: Message = await response if inspect.isawaitable(response) else response
+        response = self._handle(connection, header, context, request, len(frame))
+        answer = await response if inspect.isawaitable(response) else response
+        assert answer is not None
         return await encode_off_loop(header, answer)
 
     async def _answer_many(
-        self, context: RequestContext, header: RequestHeader, frame: memoryview, let_go: Callable[[], None]
+        self, connection: Connection, context: RequestContext, header: RequestHeader, frame: memoryview
     ) -> Message | Buffers | None:
         """A request of very many elements. No later one of the same client is handled before it."""
+        let_go = connection.hold()
         try:
             request = await decode_off_loop(header, frame, context.api.names)
-            response = context.api.handler(context, request)
+            response = self._handle(connection, header, context, request, len(frame))
         finally:
             let_go()
         answer = await response if inspect.isawaitable(response) else response
         return await encode_off_loop(header, answer) if isinstance(answer, Message) else answer
 
     async def _forward(
-        self, context: RequestContext, header: RequestHeader, frame: memoryview
+        self, connection: Connection, context: RequestContext, header: RequestHeader, frame: memoryview
     ) -> Message | Buffers | None:
         """Asks the controller. Without one this node answers, with NOT_CONTROLLER."""
         try:
             response = await self.node.calls.ask(CONTROLLER, methods.FORWARD, frame, caller=context.caller)
+            if self._quotas.in_force:
+                self._throttle.forwarded(connection, header, response)
             return [response]
         except PenstockError as trouble:
             message = f"API {header.api_key} of {context.connection.peer} was not forwarded: {trouble}"

@@ -1,7 +1,7 @@
 """The first user of a cluster that requires login: `admin`, with a password that is shown once.
 
-Without it, nobody could log in to make users. The controller makes it when the cluster has none, and the node on which
-that happens shows the password. All nodes know the user then, so that no other one makes another. A program that embeds
+Without it, nobody could log in to make users. The controller makes it when login is required for the first time, and
+the node on which that happens shows the password. Users that were made before stay as they are. A program that embeds
 a broker may name the first users and their passwords itself.
 """
 
@@ -10,17 +10,11 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 
-from penstock.cluster import access_decisions
+from penstock.cluster import UserChanged, access_decisions
 from penstock.errors import PenstockError
+from penstock.node.access.new_credentials import new_credentials
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
-from penstock.security.credentials import (
-    DEFAULT_ITERATIONS,
-    SALT_BYTES,
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    make_credential,
-)
 
 log = logging.getLogger("penstock.node")
 
@@ -56,7 +50,7 @@ class FirstUser(Part):
             await asyncio.wait([self._task])
 
     async def _wait(self) -> None:
-        while not self._metadata.state.access.users:
+        while not self._metadata.state.access.login_secret:
             if self._metadata.is_controller:
                 try:
                     await self._make()
@@ -65,23 +59,14 @@ class FirstUser(Part):
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _make(self) -> None:
-        if self._metadata.state.access.users:
+        if self._metadata.state.access.login_secret:
             return
         password = secrets.token_urlsafe(PASSWORD_BYTES)
         passwords = {FIRST_USER: password, **self._passwords}
-        users = {user: _credentials(text) for user, text in passwords.items()}
+        users = {user: new_credentials(text) for user, text in passwords.items()}
         secret = secrets.token_bytes(SECRET_BYTES)
         records = await self._metadata.change(
             lambda state: access_decisions.create_first_users(state, users, secret)
         )
-        if records:
+        if any(isinstance(record, UserChanged) and record.user == FIRST_USER for record in records):
             self._show(FIRST_USER, passwords[FIRST_USER])
-
-
-def _credentials(password: str) -> dict[str, ScramCredential]:
-    return {
-        mechanism.sasl_name: make_credential(
-            password, secrets.token_bytes(SALT_BYTES), DEFAULT_ITERATIONS, mechanism
-        )
-        for mechanism in SCRAM_MECHANISMS
-    }

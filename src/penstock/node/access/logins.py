@@ -20,13 +20,16 @@ from typing import NamedTuple, TypeVar
 
 from penstock.cluster import ClusterState
 from penstock.config.oidc import OidcSettings
+from penstock.node.access.new_credentials import new_credentials
 from penstock.node.parts import Part
-from penstock.security.credentials import Decoys
+from penstock.security import principals
+from penstock.security.credentials import Decoys, ScramCredential
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted, Exchange, Step
 from penstock.security.oauth import TokenVerifier
 from penstock.security.plain import check_password
 from penstock.security.sasl import OAUTHBEARER, PLAIN, Verifiers, start_exchange
+from penstock.security.tokens import ApiToken, check_token, is_api_token, parse_token
 
 T = TypeVar("T")
 
@@ -135,13 +138,27 @@ class Logins(Part):
             self._right.popitem(last=False)
         return principal
 
+    async def make_credentials(self, password: str) -> dict[str, ScramCredential]:
+        """What is kept of a new password. It takes its turn with the passwords that are checked."""
+        return await self._in_thread(self._passwords, lambda: new_credentials(password))
+
+    # --- tokens
+
     async def check_bearer(self, token: str) -> tuple[str, tuple[str, ...]]:
         """The principal and the groups of a token's user; AuthenticationError if it is not good."""
+        if is_api_token(token):
+            return principals.user(self.check_api_token(token).user), ()
         if self._verify_token is None:
             raise AuthenticationError("a bearer token, and no identity provider is configured")
         verify = self._verify_token
         verified = await self._in_thread(self._tokens, lambda: verify(token))
         return verified.principal, verified.groups
+
+    def check_api_token(self, text: str) -> ApiToken:
+        """What is kept of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
+        token_id, secret = parse_token(text)
+        stored = self._state.access.tokens.get(token_id)
+        return check_token(secret, stored, int(time.time() * 1000))
 
     async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._waiting >= MAX_WAITING:

@@ -22,6 +22,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.cluster import NodeRegistered
+from penstock.node.calls.messages.access import (
+    CreateToken,
+    DeleteRole,
+    DeleteUser,
+    GrantRole,
+    PutRole,
+    RevokeRole,
+    RevokeToken,
+    SetPasswords,
+)
 from penstock.node.calls.messages.cliques import (
     AskTable,
     CliqueBeat,
@@ -182,6 +192,18 @@ REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, ALTER_CLUSTER, repeat
 
 # Each node, asked by the controller after it has created partitions.
 AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, NODES_ONLY, repeatable=True)
+
+# The controller, about users and roles. Users set their own password and manage their own tokens, so the handlers of
+# these check the permission. A repeated creation or deletion would answer that there was, or was not, such a thing.
+CREATE_USER = _row(120, "create_user", SetPasswords, NoneType, ALTER_CLUSTER, repeatable=False)
+SET_PASSWORDS = _row(121, "set_passwords", SetPasswords, NoneType, CHECKED, repeatable=True)
+DELETE_USER = _row(122, "delete_user", DeleteUser, NoneType, ALTER_CLUSTER, repeatable=False)
+CREATE_TOKEN = _row(123, "create_token", CreateToken, NoneType, CHECKED, repeatable=True)
+REVOKE_TOKEN = _row(124, "revoke_token", RevokeToken, NoneType, CHECKED, repeatable=False)
+PUT_ROLE = _row(125, "put_role", PutRole, NoneType, ALTER_CLUSTER, repeatable=True)
+DELETE_ROLE = _row(126, "delete_role", DeleteRole, NoneType, ALTER_CLUSTER, repeatable=False)
+GRANT_ROLE = _row(127, "grant_role", GrantRole, NoneType, ALTER_CLUSTER, repeatable=True)
+REVOKE_ROLE = _row(128, "revoke_role", RevokeRole, NoneType, ALTER_CLUSTER, repeatable=False)
 
 # The leader of a partition. A batch that is appended twice is a duplicate; the broker's own records bear that.
 TRANSFER_LEADERSHIP = _row(

@@ -67,6 +67,12 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     exception: str | None = None
     reason: str | None = None
     configs: dict[str, str] | None = None
+    principal: str | None = None
+    mechanism: str | None = None
+    operation: str | None = None
+    resource: str | None = None
+    name: str | None = None
+    outcome: str | None = None
 
 
 DROPPED = "status.dropped"
@@ -132,6 +138,20 @@ KINDS: dict[str, tuple[str, ...]] = {
     "node.staying": ("node",),
     "node.left": ("node",),
     "node.altered": ("node", "configs"),
+    "audit.login": ("principal", "client", "protocol", "mechanism", "outcome", "reason", "count"),
+    "audit.refused": ("principal", "client", "client_id", "operation", "resource", "name", "count"),
+    "audit.changed": (
+        "principal",
+        "client",
+        "client_id",
+        "operation",
+        "resource",
+        "name",
+        "outcome",
+        "reason",
+        "count",
+    ),
+    "audit.data": ("principal", "client", "client_id", "operation", "resource", "name"),
     "error": ("logger", "message", "exception"),
     DROPPED: ("count",),
 }

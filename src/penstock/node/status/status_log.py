@@ -72,7 +72,8 @@ class Carrier(Protocol):
 class StatusLog:
     """Takes events from its node, on the event loop, and writes them."""
 
-    def __init__(self, topic: str, *, node_id: int, clock: Clock) -> None:
+    def __init__(self, topic: str, *, node_id: int, clock: Clock, watches_errors: bool = True) -> None:
+        """`watches_errors`: whether errors in the broker's log become events."""
         self._topic = topic
         self._node_id = node_id
         self._clock = clock
@@ -83,6 +84,7 @@ class StatusLog:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._errors: ErrorWatch | None = None
+        self._watches_errors = watches_errors
         self._is_open = False
         self._in_trouble = False
 
@@ -110,8 +112,9 @@ class StatusLog:
     def start(self, carrier: Carrier, ready: Callable[[], Awaitable[None]]) -> None:
         """Starts to write when `ready` returns. Earlier events wait until then."""
         loop = asyncio.get_running_loop()
-        self._errors = ErrorWatch(self, loop)
-        logging.getLogger("penstock").addHandler(self._errors)
+        if self._watches_errors:
+            self._errors = ErrorWatch(self, loop)
+            logging.getLogger("penstock").addHandler(self._errors)
         self._task = loop.create_task(self._run(carrier, ready))
 
     async def stop(self) -> None:

@@ -23,6 +23,7 @@ MEANINGS = {
     413: "Too large",
     415: "A body of another type",
     416: "There is no such offset",
+    429: "The quota of the user, client or address is exceeded; see `Retry-After`",
     422: "The batch that is stored there cannot be unpacked",
     503: "Not now: come back after `Retry-After` seconds, or ask another node",
 }
@@ -94,6 +95,8 @@ def _responses(operation: HttpOperation) -> dict[str, Any]:
     answers = dict.fromkeys((operation.status, *operation.other_statuses), operation.answer)
     refusals = {*OF_ALL, *operation.refusals, *(OF_BODIES if operation.body is not None else ())}
     said = {status: _response(status, struct) for status, struct in answers.items()}
+    if operation.counted is not None:
+        refusals.add(429)
     said |= {status: _response(status, Error) for status in refusals}
     return {str(status): said[status] for status in sorted(said)}
 

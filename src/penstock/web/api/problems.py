@@ -8,6 +8,7 @@ is not obvious. `field` names the wrong part of the request, if there is exactly
     401  the caller must log in   403  the caller may not do this                   421  another site's name
     404  it does not exist        409  it exists, and its state forbids this        416  the offset does not exist
     408, 413, 415  the body does not end, is too large, or has another type
+    429  the caller is above its quota: try again after `Retry-After` seconds
     503  not now: try again after `Retry-After` seconds
 """
 
@@ -26,6 +27,9 @@ _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
     ErrorCode.UNKNOWN_TOPIC_ID: 404,
     ErrorCode.GROUP_ID_NOT_FOUND: 404,
+    ErrorCode.RESOURCE_NOT_FOUND: 404,
+    ErrorCode.DUPLICATE_RESOURCE: 409,
+    ErrorCode.SECURITY_DISABLED: 409,
     ErrorCode.TOPIC_ALREADY_EXISTS: 409,
     ErrorCode.POLICY_VIOLATION: 409,
     ErrorCode.REASSIGNMENT_IN_PROGRESS: 409,
@@ -42,6 +46,7 @@ _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
     ErrorCode.UNKNOWN_SERVER_ERROR: 500,
 } | dict.fromkeys(
     (
@@ -60,7 +65,6 @@ _STATUSES: dict[ErrorCode, int] = {
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     ),
     503,
 )
@@ -94,12 +98,21 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(Exception):
     """A refusal, raised where it is found out."""
 
-    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        field: str | None = None,
+        *,
+        retry_after_seconds: int = RETRY_AFTER_SECONDS,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.field = field
+        self._retry_after_seconds = retry_after_seconds
 
     @property
     def facts(self) -> ErrorFacts:
@@ -107,7 +120,7 @@ class Problem(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"retry-after": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
+        return {"retry-after": str(self._retry_after_seconds)} if self.status in (429, 503) else {}
 
 
 def wrong(field: str, message: str) -> Problem:

@@ -24,6 +24,7 @@ from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.node.memory import MemoryBudget, Reservation
+from penstock.security.quotas import QuotaKind
 from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
     BINARY,
@@ -35,6 +36,7 @@ from penstock.web.api.bodies import (
     reserve,
 )
 from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
+from penstock.web.http_quotas import check_quota, count_bytes
 
 P = TypeVar("P", covariant=True)
 B = TypeVar("B", covariant=True)
@@ -56,6 +58,8 @@ CALLER = "penstock.caller"
 """The caller, in a request's scope."""
 PASSWORD_USER = "penstock.password_user"
 """The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
+TOKEN = "penstock.token"
+"""The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -114,8 +118,15 @@ class HttpOperation(msgspec.Struct, frozen=True):
     other_statuses: tuple[int, ...] = ()
     """Other statuses that have the same body as `status`."""
     takes_binary: bool = False
+    routine: bool = False
+    """Whether it is a part of normal work, so that the audit log leaves it out, although it is no GET."""
+    counted: QuotaKind | None = None
+    """The quota whose bytes it uses: those of its body (producers) or of its answer (consumers)."""
     while_waiting: bool = False
     """Whether a node answers it that is not ready, because it has not found its cluster."""
+    by_user: bool = False
+    """Whether the user that the path names may do this without the permission, if it has logged in with its password.
+    An API token does not suffice: a stolen one could make itself last for ever."""
 
     @property
     def name(self) -> str:
@@ -141,6 +152,11 @@ class HttpOperation(msgspec.Struct, frozen=True):
     @property
     def answer(self) -> type[msgspec.Struct] | None:
         return _signature(self.handler)[2]
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether it changes something that the audit log reports."""
+        return self.method != "GET" and self.counted is None and not self.routine
 
     def resource_name(self, params: object, body: object) -> str | None:
         """The name of the resource that a request is about; None if it is about all of them."""
@@ -241,22 +257,36 @@ class Endpoint:
             reserved.release()
 
     async def _serve(self, operation: HttpOperation, request: Request, reserved: Reservation) -> Response:
+        call: Call[Any, Any] | None = None
         try:
             if not operation.while_waiting:
                 self._check_ready()
             call = await self._call(operation, request, reserved)
             self._check_permission(operation, call)
+            check_quota(self._node, call.caller, operation.counted)
+            received = reserved.bytes  # the body; the handler adds what it reads
             answer = await self._answer(operation, call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
+            self._report(operation, call, None)
             body = answer.body
             if isinstance(body, msgspec.Struct):
                 body = await in_thread_if(count_rows(body) > ROWS_IN_LOOP, msgspec.json.encode, body)
+            sent = len(body) if isinstance(body, bytes) else 0
+            count_bytes(self._node, call.caller, operation.counted, received=received, sent=sent)
             return json_response(answer.status, body, reserved)
-        except Problem as problem:
+        except (Problem, PenstockError) as trouble:
+            problem = trouble if isinstance(trouble, Problem) else as_problem(trouble)
+            self._report(operation, call, problem)
             return error_response(problem)
-        except PenstockError as trouble:
-            return error_response(as_problem(trouble))
+
+    def _report(self, operation: HttpOperation, call: Call[Any, Any] | None, problem: Problem | None) -> None:
+        """Tells the audit log; refusals by the access rules are there already."""
+        if call is None or not operation.is_audited or (problem is not None and problem.status == 403):
+            return
+        name = operation.resource_name(call.params, call.body) or ""
+        error = None if problem is None else problem.code
+        self._node.audit.changed(call.caller, operation.handler.__name__, operation.resource, name, error)
 
     async def _answer(self, operation: HttpOperation, call: Call[Any, Any]) -> Any:
         """What the handler answers. Some wait for long: a caller that loses its permission meanwhile hears of it."""
@@ -290,7 +320,7 @@ class Endpoint:
 
     def _check_permission(self, operation: HttpOperation, call: Call[Any, Any]) -> None:
         name = operation.resource_name(call.params, call.body)
-        if name is None:
+        if name is None or (operation.by_user and _is_user(call)):
             return
         if operation.operation is Operation.CREATE and operation.resource is ResourceType.TOPIC:
             self._node.resources.check_create_topic(call.caller, name)
@@ -312,6 +342,12 @@ class Endpoint:
                 body = await offloaded(len(data), decode, data, operation.body)
         client = InnerClient(self._node, caller_of(request), reserved)
         return Call(params, body, binary, client, request, reserved)
+
+
+def _is_user(call: Call[Any, Any]) -> bool:
+    """Whether the caller is the user that the path names, by its password."""
+    user: str | None = call.request.scope.get(PASSWORD_USER)
+    return user is not None and user == call.params.user
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:
