@@ -158,8 +158,8 @@ def test_a_broker_knows_the_settings_of_its_users() -> None:
 
 def test_the_pytest_plugin_has_a_broker_with_users_and_tls(penstock_secure_broker: Broker) -> None:
     for user in ("admin", "alice"):
-        client = AdminClient(penstock_secure_broker.client_settings(user))
-        assert client.list_topics(timeout=PATIENCE_SECONDS).brokers
+        settings = penstock_secure_broker.client_settings(user)
+        assert AdminClient(settings).list_topics(timeout=PATIENCE_SECONDS).brokers
     arguments = penstock_secure_broker.client_arguments("admin")
     with Client(penstock_secure_broker.bootstrap_servers, **arguments) as own:
         assert own.admin.queues() == []
