@@ -82,13 +82,17 @@ def rule(kind: ResourceType, name: str, operation: AclOperation, user: str) -> A
     return AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
 
 
+def allow(admin: AdminClient, *rules: AclBinding) -> None:
+    for created in admin.create_acls(list(rules)).values():
+        created.result(PATIENCE_SECONDS)
+
+
 def allow_reading(admin: AdminClient, user: str, topic: str, group: str) -> None:
-    rules = [
+    allow(
+        admin,
         rule(ResourceType.TOPIC, topic, AclOperation.READ, user),
         rule(ResourceType.GROUP, group, AclOperation.READ, user),
-    ]
-    for created in admin.create_acls(rules).values():
-        created.result(PATIENCE_SECONDS)
+    )
 
 
 def forbid(admin: AdminClient, user: str, kind: ResourceType, name: str) -> None:

@@ -363,8 +363,9 @@ class Queues:
                 raise refused(busy.code, busy.message, "queue") from None
             raise
         configs = self._node.resources.group_configs(call.caller, queue, Operation.DELETE)
-        if configs:  # a later queue of this name starts with the defaults
-            await self._alter(call.client, GROUP_RESOURCE, queue, dict.fromkeys(configs))
+        if configs:  # a later queue of this name starts with the defaults; DELETE alone allows this
+            broker = InnerClient(self._node, BROKER)
+            await self._alter(broker, GROUP_RESOURCE, queue, dict.fromkeys(configs))
 
     async def _in_use(self, caller: Caller, queue: str) -> str:
         report = await self._node.queues.overview.report(queue, caller=caller, max_consumers=LISTED_MAX)
