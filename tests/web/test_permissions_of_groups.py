@@ -1,11 +1,27 @@
 """Users with a permission on a group, but not on the topics of its queue or subscription."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
+import pytest
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
+from websockets.sync.client import ClientConnection, connect
 
 from penstock import Broker
-from tests.web.test_login import admin, allow, ask, basic, broker, rule
+from tests.web.test_login import (
+    PATIENCE_SECONDS,
+    admin,
+    allow,
+    allow_reading,
+    ask,
+    basic,
+    broker,
+    received,
+    rule,
+    socket_url,
+)
 
 __all__ = ["admin", "broker"]
 
@@ -31,3 +47,80 @@ def test_delete_on_the_group_is_enough_to_delete_a_queue_with_settings(
     node = broker._thread.service.node
     assert node is not None
     assert queue not in node.metadata.state.group_configs, "a later queue of this name has the defaults"
+
+
+# --- subscriptions
+
+
+@contextmanager
+def subscribed(
+    broker: Broker, user: str, subscription: str, topic: str, **settings: object
+) -> Iterator[tuple[ClientConnection, dict[str, Any]]]:
+    """The socket of a subscriber, and the broker's first frame."""
+    with connect(socket_url(broker, "/v1/push"), additional_headers=basic(user)) as socket:
+        frame = {"type": "subscribe", "subscription": subscription, "topics": [topic], **settings}
+        socket.send(json.dumps(frame))
+        yield socket, json.loads(socket.recv(PATIENCE_SECONDS))
+
+
+def unsubscribe(socket: ClientConnection) -> dict[str, Any]:
+    """The broker's last frame."""
+    socket.send(json.dumps({"type": "unsubscribe"}))
+    return [json.loads(frame) for frame in received(socket)][-1]  # type: ignore[no-any-return]
+
+
+def topics_of(broker: Broker, subscription: str) -> list[str]:
+    status, facts, _ = ask(broker, f"/v1/subscriptions/{subscription}", basic("admin"))
+    assert status == 200, facts
+    return facts["topics"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def topics(admin: AdminClient, unique: Unique) -> tuple[str, str]:
+    names = unique("secret"), unique("open")
+    for made in admin.create_topics([NewTopic(name, 1) for name in names]).values():
+        made.result(PATIENCE_SECONDS)
+    return names
+
+
+def test_a_subscription_is_not_taken_over_without_read_on_all_of_its_topics(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    subscription, (secret, readable) = unique("sub"), topics
+    allow_reading(admin, "bob", readable, subscription)
+    with subscribed(broker, "admin", subscription, secret) as (owner, first):
+        assert first["type"] == "subscribed"
+        with subscribed(broker, "bob", subscription, readable, take_over=True) as (_, refusal):
+            assert refusal.get("code") == "topic_authorization_failed", refusal
+            assert secret not in refusal["message"]
+        owner.send(json.dumps({"type": "ping"}))
+        assert json.loads(owner.recv(PATIENCE_SECONDS)) == {"type": "pong"}, "the owner is still attached"
+    assert topics_of(broker, subscription) == [secret]
+
+
+def test_unsubscribe_needs_delete_on_the_group_of_a_subscription_that_existed_before(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    subscription, (_, readable) = unique("sub"), topics
+    allow_reading(admin, "bob", readable, subscription)
+    with subscribed(broker, "admin", subscription, readable) as (_, first):
+        assert first["type"] == "subscribed"
+    with subscribed(broker, "bob", subscription, readable, take_over=True) as (socket, first):
+        assert first["resumed"]
+        assert unsubscribe(socket).get("code") == "group_authorization_failed"
+    assert topics_of(broker, subscription) == [readable]
+    allow(admin, rule(ResourceType.GROUP, subscription, AclOperation.DELETE, "bob"))
+    with subscribed(broker, "bob", subscription, readable, take_over=True) as (socket, _):
+        assert unsubscribe(socket) == {"type": "unsubscribed"}
+    assert ask(broker, f"/v1/subscriptions/{subscription}", basic("admin"))[0] == 404
+
+
+def test_a_subscriber_unsubscribes_from_the_subscription_that_it_has_created(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    subscription, (_, readable) = unique("sub"), topics
+    allow_reading(admin, "bob", readable, subscription)
+    with subscribed(broker, "bob", subscription, readable) as (socket, first):
+        assert not first["resumed"]
+        assert unsubscribe(socket) == {"type": "unsubscribed"}
+    assert ask(broker, f"/v1/subscriptions/{subscription}", basic("admin"))[0] == 404

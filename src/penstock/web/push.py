@@ -11,6 +11,7 @@ For each subscriber one task sends and one receives. Limits, beside those of eve
 """
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -29,8 +30,8 @@ from penstock.node.subscriptions import (
     position_json,
 )
 from penstock.queue.subscription import Ack
-from penstock.types import TopicPartition
-from penstock.web.api.problems import Problem
+from penstock.types import Operation, ResourceType, TopicPartition
+from penstock.web.api.problems import Problem, as_problem, refused
 from penstock.web.api.routing import caller_of
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
@@ -121,20 +122,45 @@ class _Connection:
             socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
         )
         self._max_credit = node.config.limits.max_credit
+        self._has_created = False
+        """Whether there was no subscription of this name when this subscriber attached."""
 
     async def serve(self) -> None:
         try:
             request = (await self._first_frame()).request
             check_may_read(self._node, self._socket, request.name, request.topics)
-            session, resumed = await self._subscriptions.attach(request)
+            session, resumed = await self._subscriptions.attach(
+                request, lambda topics: self._check_stored(request.name, topics)
+            )
         except Problem as problem:
             await self._end(problem.code, problem.message)
-        except SubscribeRefused as refused:
-            await self._end(refused.code, refused.message)
+        except SubscribeRefused as refusal:
+            await self._end(refusal.code, refusal.message)
         except Redirect as elsewhere:
             await self._send_to(elsewhere.node_id, request.name)
         else:
             await self._serve(session, resumed)
+
+    def _check_stored(self, name: str, topics: Collection[str]) -> None:
+        """A subscriber needs READ on all topics of its subscription, not only on those that it names. It could
+        otherwise disconnect or delete a subscription to topics that it may not read. The refusal does not name them."""
+        self._has_created = not topics
+        caller, resources = caller_of(self._socket), self._node.resources
+        try:
+            for topic in sorted(topics):
+                resources.check(caller, Operation.READ, ResourceType.TOPIC, topic)
+        except KafkaError as refusal:
+            message = f"{caller.principal} has no READ permission on a topic that subscription {name!r} has"
+            raise refused(refusal.code, message) from None
+
+    def _check_may_delete(self, name: str) -> None:
+        """A subscriber may delete the subscription that it has created itself; all others need DELETE on the group."""
+        if self._has_created:
+            return
+        try:
+            self._node.resources.check_group(caller_of(self._socket), name, Operation.DELETE)
+        except KafkaError as refusal:
+            raise as_problem(refusal) from None
 
     async def _first_frame(self) -> Subscribe:
         frame = await self._frames.first(Subscribe, "not_subscribed")
@@ -219,6 +245,7 @@ class _Connection:
             case Ping():
                 session.tell({"type": "pong"})
             case Unsubscribe():
+                self._check_may_delete(session.request.name)
                 session.end(EndReason("unsubscribed", "the subscription was ended", may_save=False))
             case Subscribe():
                 raise Problem(

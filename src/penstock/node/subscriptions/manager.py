@@ -10,7 +10,7 @@ on pushing until it notices that; acks that it receives meanwhile are not stored
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -41,6 +41,9 @@ ATTACH_SECONDS = 5.0
 RETRY_SECONDS = 0.05
 CHECK_SECONDS = 1.0
 """How often this node checks that it still is the coordinator, and whether topics have grown or were deleted."""
+
+CheckStored = Callable[[Collection[str]], None]
+"""Is told the topics that a subscription has when a subscriber attaches, none if it is new; raises to refuse it."""
 
 log = logging.getLogger("penstock.subscriptions")
 
@@ -78,9 +81,11 @@ class Subscriptions:
 
     # --- attaching and detaching
 
-    async def attach(self, request: SubscribeRequest) -> tuple[SubscriberSession, bool]:
+    async def attach(
+        self, request: SubscribeRequest, check_stored: CheckStored = lambda topics: None
+    ) -> tuple[SubscriberSession, bool]:
         """The session, and whether it continues a stored subscription. SubscribeRefused, or Redirect if another node
-        serves it."""
+        serves it; or the error of `check_stored`, which then leaves the subscription and its subscriber as they are."""
         deadline = self._loop.time() + ATTACH_SECONDS
         while True:
             try:
@@ -89,6 +94,7 @@ class Subscriptions:
                 if coordinator != self._node.node_id:
                     raise Redirect(coordinator)
                 async with self._exclusively(request.name):
+                    check_stored({key.topic for key in self.store.load(request.name)})
                     return await self._attach(request)
             except (SubscribeRefused, Redirect):
                 raise
