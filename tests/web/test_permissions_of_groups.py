@@ -124,3 +124,102 @@ def test_a_subscriber_unsubscribes_from_the_subscription_that_it_has_created(
         assert not first["resumed"]
         assert unsubscribe(socket) == {"type": "unsubscribed"}
     assert ask(broker, f"/v1/subscriptions/{subscription}", basic("admin"))[0] == 404
+
+
+# --- names of topics
+
+
+def test_facts_of_a_group_leave_out_topics_that_the_caller_may_not_describe(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    name, (secret, readable) = unique("group"), topics
+    make_queue(broker, name, secret)
+    allow(admin, rule(ResourceType.GROUP, name, AclOperation.DESCRIBE, "bob"))
+    hidden = ask(broker, f"/v1/queues/{name}", basic("bob"))[1]
+    assert (hidden["queue"], hidden["partitions"]) == (name, [])
+    make_queue(broker, name, readable)
+    allow(admin, rule(ResourceType.TOPIC, readable, AclOperation.DESCRIBE, "bob"))
+    listed = ask(broker, "/v1/queues", basic("bob"))[1]
+    [row] = [row for row in listed["queues"] if row["queue"] == name]
+    assert (row["topics"], row["partitions"], row["end_offset"]) == ([readable], 1, 2)
+    facts = ask(broker, f"/v1/queues/{name}", basic("bob"))[1]
+    assert [one["topic"] for one in facts["partitions"]] == [readable]
+    scheduled = ask(broker, f"/v1/queues/{name}/scheduled", basic("bob"))[1]
+    assert [one["topic"] for one in scheduled["partitions"]] == [readable]
+    assert secret not in json.dumps([listed, facts, scheduled, hidden])
+    [all_of_it] = [
+        row for row in ask(broker, "/v1/queues", basic("admin"))[1]["queues"] if row["queue"] == name
+    ]
+    assert all_of_it["topics"] == sorted(topics), "others still see it"
+
+
+def test_consumers_of_topics_that_the_caller_may_not_describe_are_left_out(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    queue, (secret, _) = unique("queue"), topics
+    make_queue(broker, queue, secret)
+    allow(admin, rule(ResourceType.GROUP, queue, AclOperation.DESCRIBE, "bob"))
+    received = ask(broker, f"/v1/queues/{queue}/receive", basic("admin"), "POST", {"consumer": "one"})
+    assert len(received[1]["jobs"]) == 2
+    assert [one["name"] for one in ask(broker, f"/v1/queues/{queue}", basic("admin"))[1]["consumers"]]
+    assert ask(broker, f"/v1/queues/{queue}", basic("bob"))[1]["consumers"] == []
+
+
+REQUESTS = [
+    ("GET", "peek", None),
+    ("POST", "receive", {"wait_ms": 0}),
+    ("POST", "purge", {}),
+    ("POST", "reset", {"to": "earliest"}),
+    ("POST", "reset", {"to": "earliest", "dry_run": True}),
+]
+
+
+@pytest.mark.parametrize(("method", "what", "body"), REQUESTS)
+def test_a_refusal_names_only_topics_that_the_caller_has_named(
+    broker: Broker,
+    admin: AdminClient,
+    unique: Unique,
+    topics: tuple[str, str],
+    method: str,
+    what: str,
+    body: Any,
+) -> None:
+    queue, (secret, elsewhere) = unique("queue"), topics
+    make_queue(broker, queue, secret)
+    allow(admin, rule(ResourceType.GROUP, queue, AclOperation.READ, "bob"))
+    status, answer, _ = ask(broker, f"/v1/queues/{queue}/{what}", basic("bob"), method, body)
+    assert (status, answer["error"]["code"]) == (403, "topic_authorization_failed"), answer
+    assert secret not in answer["error"]["message"]
+
+    def named(topic: str) -> str:
+        """The refusal of a request that names this topic."""
+        path = f"/v1/queues/{queue}/{what}" + (f"?topic={topic}" if body is None else "")
+        wanted = None if body is None else {**body, "topics": [topic]}
+        status, answer, _ = ask(broker, path, basic("bob"), method, wanted)
+        assert status == 403, answer
+        return str(answer["error"]["message"]).replace(topic, "it")
+
+    assert named(secret) == named(elsewhere), "nor does it tell which topics the queue is on"
+
+
+def test_facts_of_a_subscription_leave_out_topics_that_the_caller_may_not_describe(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    subscription, (secret, readable) = unique("sub"), topics
+    with connect(socket_url(broker, "/v1/push"), additional_headers=basic("admin")) as socket:
+        frame = {"type": "subscribe", "subscription": subscription, "topics": list(topics)}
+        socket.send(json.dumps(frame))
+        assert json.loads(socket.recv(PATIENCE_SECONDS))["type"] == "subscribed"
+    allow(
+        admin,
+        rule(ResourceType.GROUP, subscription, AclOperation.DESCRIBE, "bob"),
+        rule(ResourceType.TOPIC, readable, AclOperation.DESCRIBE, "bob"),
+    )
+    facts = ask(broker, f"/v1/subscriptions/{subscription}", basic("bob"))[1]
+    assert (facts["topics"], [one["topic"] for one in facts["positions"]]) == ([readable], [readable])
+    listed = ask(broker, "/v1/subscriptions", basic("bob"))[1]
+    assert [row["topics"] for row in listed["subscriptions"] if row["subscription"] == subscription] == [
+        [readable]
+    ]
+    assert secret not in json.dumps([facts, listed])
+    assert topics_of(broker, subscription) == sorted(topics)

@@ -6,7 +6,7 @@ messages are counted where its state is stored. If a leader cannot be reached, i
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
@@ -106,20 +106,26 @@ class QueueOverview:
         group_id: str | None = None,
         *,
         caller: Caller,
+        topics: Collection[str] | None = None,
         opened: bool = False,
         counted: bool = False,
         max_consumers: int = 0,
     ) -> QueueReport:
-        """The same, with consumers: so many of each partition."""
+        """The same, with consumers: so many of each partition. `topics`: only of these."""
         starts = await self._store.starts(group_id, caller=caller)
         requests = [
             DescribeQueue(queue, start, opened, max_consumers, counted or opened)
             for queue, start in starts.items()
+            if topics is None or self._is_on(queue, topics)
         ]
         found = await self._describe_all(requests, caller)
         if len(found) <= REPORTED_IN_LOOP:
             return _report(found)
         return await asyncio.get_running_loop().run_in_executor(None, _report, found)
+
+    def _is_on(self, queue: QueueKey, topics: Collection[str]) -> bool:
+        topic = self._state.topic_by_id(queue.topic_id)
+        return topic is not None and topic.name in topics
 
     async def topics(self, group_id: str, *, caller: Caller) -> list[str]:
         """The topics that a group has queues on. KafkaError if the stored state cannot be read now."""

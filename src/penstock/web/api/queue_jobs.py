@@ -34,7 +34,7 @@ from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, as_problem, wrong
 from penstock.web.api.queue_shapes import MAX_DURATION_MS
-from penstock.web.api.queues import unknown_queue
+from penstock.web.api.queues import check_may_read_all, unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
 from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName, find_topic
@@ -183,6 +183,7 @@ class QueueJobs:
             names = await self._node.queues.overview.topics(queue, caller=caller)
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
+            check_may_read_all(self._node, caller, queue, names)
         found: dict[GroupId, str] = {}
         for name in names:
             topic = find_topic(self._node, caller, name, Operation.READ, "topics")

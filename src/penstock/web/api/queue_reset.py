@@ -20,7 +20,7 @@ from penstock.node.queues.overview import has_consumers
 from penstock.types import Operation
 from penstock.web.api.dead_letters import PartitionNumber, QueueParams
 from penstock.web.api.problems import Problem, refused, wrong
-from penstock.web.api.queues import unknown_queue
+from penstock.web.api.queues import check_may_read_topics, unknown_queue
 from penstock.web.api.routing import Call
 from penstock.web.api.topics import TopicName
 
@@ -65,6 +65,7 @@ class QueueReset:
             raise wrong("to", "expected one of `to`, `offset` and `timestamp_ms`")
         overview = self._node.queues.overview
         report = await overview.report(queue, caller=call.caller, max_consumers=LISTED_MAX)
+        check_may_read_topics(self._node, call.caller, queue, wanted.topics, report.descriptions)
         connected = [one for one in report.consumers_of(queue).listed if one.interface != Interface.HTTP]
         if connected and not wanted.dry_run:
             message = has_consumers(queue, connected)

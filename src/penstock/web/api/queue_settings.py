@@ -33,7 +33,7 @@ from penstock.web.api.queue_shapes import (
     check_dead_letter_topic,
     config_text,
 )
-from penstock.web.api.queues import GROUP_RESOURCE, Queues
+from penstock.web.api.queues import GROUP_RESOURCE, Queues, unknown_queue
 from penstock.web.api.routing import Call
 from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName, check_known
 
@@ -84,8 +84,10 @@ class QueueSettings:
         if not changes:
             raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
         check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
-        before = await self._queues.facts(call.caller, queue)
-        check_dead_letter_topic(changes, {row.topic for row in before.partitions})
+        topics = await self._node.queues.overview.topics(queue, caller=call.caller)
+        if not topics:
+            raise unknown_queue(queue)
+        check_dead_letter_topic(changes, topics)
         await self.set_configs(call.client, queue, changes)
         return await self._queues.facts(call.caller, queue)
 

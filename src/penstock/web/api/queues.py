@@ -34,7 +34,7 @@ from penstock.node.calls.messages.queues import (
 )
 from penstock.node.coordination.share_groups import name_taken
 from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, shortened
-from penstock.node.queues.overview import QueueReport, has_consumers
+from penstock.node.queues.overview import has_consumers
 from penstock.node.shared_work import SharedWork
 from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
@@ -43,6 +43,7 @@ from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem, check, refused, wrong
+from penstock.web.api.queue_listing import ListedQueue, listed_queues
 from penstock.web.api.queue_rules import QueueRules
 from penstock.web.api.queue_shapes import (
     NewQueue,
@@ -57,7 +58,6 @@ from penstock.web.api.queue_shapes import (
     QueueList,
     QueuePartitionFacts,
     QueueSettingsOut,
-    QueueSummary,
     ScheduledList,
     ScheduledMessage,
     ScheduledParams,
@@ -97,25 +97,33 @@ class Queues:
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found = await self._lists.result()
-        visible = self._node.resources.visible(call.caller, ResourceType.GROUP, (one.queue for one in found))
-        return QueueList(queues=[one for one in found if one.queue in visible])
+        visible = self._node.resources.visible
+        groups = visible(call.caller, ResourceType.GROUP, (one.summary.queue for one in found))
+        shown = [one for one in found if one.summary.queue in groups]
+        names = {topic for one in shown for topic in one.summary.topics}
+        topics = visible(call.caller, ResourceType.TOPIC, names)
+        return QueueList(queues=[one.row(topics) for one in shown])
 
-    async def _list(self) -> list[QueueSummary]:
+    async def _list(self) -> list[ListedQueue]:
         """All queues, for all callers that ask at the same time."""
         report = await self._node.queues.overview.report(
             caller=BROKER, counted=True, max_consumers=COUNTED_CONSUMERS
         )
-        return await in_thread_if(len(report.descriptions) > ROWS_IN_LOOP, _summaries, report)
+        return await in_thread_if(len(report.descriptions) > ROWS_IN_LOOP, listed_queues, report)
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.caller, call.params.queue)
 
     async def facts(self, caller: Caller, queue: str) -> QueueFacts:
-        report = await self._node.queues.overview.report(
-            queue, caller=caller, opened=True, max_consumers=LISTED_MAX
-        )
-        if not report.descriptions:
+        """The queue, on those of its topics that the caller may describe."""
+        overview = self._node.queues.overview
+        topics = await overview.topics(queue, caller=caller)
+        if not topics:
             raise unknown_queue(queue)
+        shown = self._node.resources.visible(caller, ResourceType.TOPIC, topics)
+        report = await overview.report(
+            queue, caller=caller, topics=shown, opened=True, max_consumers=LISTED_MAX
+        )
         consumers = report.consumers_of(queue)
         return QueueFacts(
             queue=queue,
@@ -156,7 +164,10 @@ class Queues:
         params = call.params
         _check_place(params)
         messages: list[Peeked] = []
-        for description in await self._descriptions(call.caller, params.queue):
+        descriptions = await self._descriptions(call.caller, params.queue)
+        named = None if params.topic is msgspec.UNSET else [params.topic]
+        check_may_read_topics(self._node, call.caller, params.queue, named, descriptions)
+        for description in descriptions:
             if not _is_selected(params, description):
                 continue
             first = params.offset if isinstance(params.offset, int) else 0
@@ -185,9 +196,10 @@ class Queues:
     async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
         params = call.params
         _check_place(params)
-        descriptions = [
-            one for one in await self._descriptions(call.caller, params.queue) if _is_selected(params, one)
-        ]
+        found = await self._descriptions(call.caller, params.queue)
+        names = {one.topic for one in found}
+        topics = self._node.resources.visible(call.caller, ResourceType.TOPIC, names)
+        descriptions = [one for one in found if one.topic in topics and _is_selected(params, one)]
         limit = asyncio.Semaphore(AT_ONCE)
         messages: list[ScheduledMessage] = []
 
@@ -329,6 +341,7 @@ class Queues:
     async def purge_queue(self, call: Call[QueueParams, Purge]) -> PurgeDone:
         queue, wanted = call.params.queue, call.body.topics
         descriptions = await self._descriptions(call.caller, queue, opened=True)
+        check_may_read_topics(self._node, call.caller, queue, wanted, descriptions)
         known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
@@ -379,6 +392,31 @@ def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Proble
     return Problem(404, "unknown_queue", message or f"there is no queue {queue!r}", field)
 
 
+def check_may_read_topics(
+    node: Node,
+    caller: Caller,
+    queue: str,
+    named: Iterable[str] | None,
+    descriptions: Iterable[QueueDescription],
+) -> None:
+    """Refuses a request for these topics, or for all of a queue, unless the caller may read them."""
+    if named is None:
+        check_may_read_all(node, caller, queue, {one.topic for one in descriptions})
+    else:
+        for name in named:
+            node.resources.check(caller, Operation.READ, ResourceType.TOPIC, name)
+
+
+def check_may_read_all(node: Node, caller: Caller, queue: str, topics: Iterable[str]) -> None:
+    """For topics that the caller did not name itself: so the refusal does not name them, either."""
+    try:
+        for name in sorted(topics):
+            node.resources.check(caller, Operation.READ, ResourceType.TOPIC, name)
+    except KafkaError as refusal:
+        message = f"{caller.principal} has no READ permission on a topic of queue {queue!r}"
+        raise refused(refusal.code, f"{message}: name the topics that you may read") from None
+
+
 def _check_one_partition(wanted: NewQueue, name: str, topic: Topic | None) -> None:
     """A point-to-point queue has one partition."""
     if wanted.partitions not in (None, 1):
@@ -401,32 +439,6 @@ def _as_topic(name: str) -> str:
         return msgspec.convert(name, TopicName)
     except msgspec.ValidationError:
         raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
-
-
-def _summaries(report: QueueReport) -> list[QueueSummary]:
-    """May run in a thread."""
-    found: dict[str, list[QueueDescription]] = {}
-    for description in report.descriptions:
-        found.setdefault(description.group_id, []).append(description)
-    found.pop(HANDLED_QUEUE, None)
-    return [_summary(name, found[name], report.consumers_of(name).total) for name in sorted(found)]
-
-
-def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: int) -> QueueSummary:
-    rates = [description.rate for description in descriptions if description.rate is not None]
-    ends = [description.end_offset for description in descriptions if description.end_offset is not None]
-    undone = [description.undone for description in descriptions if description.undone is not None]
-    leased = [description.leased for description in descriptions if description.leased is not None]
-    return QueueSummary(
-        queue=queue,
-        topics=sorted({description.topic for description in descriptions}),
-        partitions=len(descriptions),
-        undone=sum(undone) if undone else None,
-        leased=sum(leased) if leased else None,
-        consumers=consumers,
-        rate=round(sum(rates), 3) if rates else None,
-        end_offset=sum(ends) if ends else None,
-    )
 
 
 def _settings(config: ShareGroupConfig) -> QueueSettingsOut:

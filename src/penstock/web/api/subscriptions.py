@@ -16,7 +16,7 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.node import Node
 from penstock.node.calls.messages.subscriptions import PositionDescription, SubscriptionDescription
-from penstock.types import ResourceType, TopicPartition
+from penstock.types import Caller, ResourceType, TopicPartition
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
 
@@ -118,12 +118,26 @@ class SubscriptionsApi:
                 page = await self._node.subscriptions.browse(node, after, caller=client.caller)
             except PenstockError:
                 return None
-            await self._find(client, page.descriptions, ranges)
+            shown = [self._shown(client.caller, description) for description in page.descriptions]
+            await self._find(client, shown, ranges)
             now_ms = self._node.clock.wall_ms()
-            rows += [_summary(description, ranges, now_ms) for description in page.descriptions]
+            rows += [_summary(description, ranges, now_ms) for description in shown]
             if page.is_last:
                 return rows
             after = page.descriptions[-1].name
+
+    def _shown(self, caller: Caller, description: SubscriptionDescription) -> SubscriptionDescription:
+        """Without the topics that the caller may not describe. Messages that are not due are counted for all topics
+        together, so a caller that may not describe all of them hears of none."""
+        topics = self._node.resources.visible(caller, ResourceType.TOPIC, description.topics)
+        if len(topics) == len(description.topics):
+            return description
+        return msgspec.structs.replace(
+            description,
+            topics=sorted(topics),
+            deferred=0,
+            positions=[place for place in description.positions if place.topic in topics],
+        )
 
     async def _find(
         self, client: InnerClient, descriptions: Iterable[SubscriptionDescription], ranges: Ranges
@@ -141,6 +155,7 @@ class SubscriptionsApi:
         description = await self._node.subscriptions.look(name, caller=call.caller)
         if description is None:
             raise _unknown(name)
+        description = self._shown(call.caller, description)
         ranges: Ranges = {}
         await self._find(call.client, [description], ranges)
         return SubscriptionFacts(
