@@ -144,15 +144,16 @@ class Logins(Part):
 
     # --- tokens
 
-    async def check_bearer(self, token: str) -> tuple[str, tuple[str, ...]]:
-        """The principal and the groups of a token's user; AuthenticationError if it is not good."""
+    async def check_bearer(self, token: str) -> Accepted:
+        """The token's user; AuthenticationError if it is not good."""
         if is_api_token(token):
-            return principals.user(self.check_api_token(token).user), ()
+            stored = self.check_api_token(token)
+            return Accepted(b"", principals.user(stored.user), expires_ms=stored.expires_ms)
         if self._verify_token is None:
             raise AuthenticationError("a bearer token, and no identity provider is configured")
         verify = self._verify_token
         verified = await self._in_thread(self._tokens, lambda: verify(token))
-        return verified.principal, verified.groups
+        return Accepted(b"", verified.principal, verified.groups, verified.expires_ms)
 
     def check_api_token(self, text: str) -> ApiToken:
         """What is kept of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
