@@ -105,7 +105,6 @@ class LoginGate:
                 scope[TOKEN] = parse_token(token)[0]
         else:
             raise AuthenticationError("an Authorization header that is neither Basic nor Bearer")
-        self._node.logins.succeeded(caller.host)
         return Caller(principal, caller.host, caller.client_id, groups)
 
     async def _tell_failure(self, refused: AuthenticationError, caller: Caller) -> None:

@@ -223,6 +223,18 @@ def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(broker: Broker
         assert client.is_closed_by_broker()
 
 
+def test_a_login_does_not_make_the_broker_forget_failures_of_its_address(broker: Broker) -> None:
+    """Otherwise somebody with an account could guess the passwords of others without delay."""
+    node = broker._thread.service.node
+    assert node is not None
+    with RawClient(broker) as guessing, RawClient(broker) as own:
+        handshake(guessing, PLAIN)
+        authenticate(guessing, plain("admin", "wrong"))
+        failures = node.logins._failures["127.0.0.1"]
+        log_in(own, "alice")
+    assert node.logins._failures.get("127.0.0.1") == failures
+
+
 def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are(client: RawClient) -> None:
     answer = handshake(client, "GSSAPI")
     assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM

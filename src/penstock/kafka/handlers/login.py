@@ -135,7 +135,6 @@ class Login:
         if self.principal is None:
             self._node.audit.logged_in(accepted.principal, self._client.peer, "kafka", self._mechanism)
         self.principal = accepted.principal
-        self._node.logins.succeeded(self.host)
         self._client.logged_in(accepted)
 
     async def _reject(self, rejected: Rejected) -> None:
