@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,8 @@ def test_an_append_is_one_system_call(tmp_path: Path, monkeypatch: pytest.Monkey
     calls.clear()
     log.read(1, 10**6, limit=log.end_offset)  # type: ignore[arg-type]
     assert calls == ["pread"]
+
+
+def test_a_new_data_folder_is_for_its_user_alone(tmp_path: Path) -> None:
+    OsDisk(tmp_path / "data").make_dir("meta")
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700

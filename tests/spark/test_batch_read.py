@@ -225,7 +225,7 @@ def test_the_same_filters_work_without_pushdown(make_topic: Make, produce: Produ
         ({"startingOffsets": "{}"}, "startingOffsets="),
         ({"minPartitions": "few"}, "minPartitions='few': expected a whole number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss='maybe': expected true or false"),
-        ({"kafka.security.protocol": "SASL"}, "kafka.security.protocol="),
+        ({"kafka.security.protocol": "TLS"}, "kafka.security.protocol='TLS': expected one of PLAINTEXT, SSL"),
         (
             {"kafka.isolation.level": "read_committed"},
             "expected read_uncommitted: this Penstock has no transactions",

@@ -351,3 +351,74 @@ def test_names_mean_nothing_where_no_login_is_required(unique: Unique) -> None:
     with Broker() as broker:
         answer = ask(broker, "/v1/queues", {}, "POST", {"queue": unique("queue"), "consumers": ["bob"]})
     assert code(answer) == (409, "security_disabled")
+
+
+# --- what the broker does by itself
+
+
+def letters_go_to(broker: Broker, user: str, queue: str, target: str) -> tuple[int, str]:
+    answer = ask(broker, f"/v1/queues/{queue}", basic(user), "PATCH", {"dead_letter_topic": target})
+    return (answer[0], "") if answer[0] == 200 else code(answer)
+
+
+def test_dead_letters_carry_no_record_past_the_rules(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    """The broker writes them: who names their topic must be allowed to write there, and to read the queue."""
+    queue, secret, mine, new = unique("queue"), unique("secret"), unique("mine"), unique("new")
+    for created in admin.create_topics([NewTopic(queue, 1), NewTopic(secret, 1), NewTopic(mine, 1)]).values():
+        created.result(PATIENCE_SECONDS)
+    assert ask(broker, "/v1/queues", basic("admin"), "POST", {"queue": queue})[0] == 201
+    rules = [
+        rule(ResourceType.GROUP, queue, AclOperation.ALTER_CONFIGS, "alice"),
+        rule(ResourceType.GROUP, queue, AclOperation.DESCRIBE, "alice"),
+        rule(ResourceType.TOPIC, mine, AclOperation.WRITE, "alice"),
+    ]
+    for created in admin.create_acls(rules).values():
+        created.result(PATIENCE_SECONDS)
+    assert letters_go_to(broker, "alice", queue, mine)[0] == 403, "it may not read the queue"
+    allow_reading(admin, "alice", queue, queue)
+    assert letters_go_to(broker, "alice", queue, mine)[0] == 200
+    assert letters_go_to(broker, "alice", queue, secret) == (403, "topic_authorization_failed")
+    assert letters_go_to(broker, "alice", queue, new) == (403, "topic_authorization_failed")
+    created = rule(ResourceType.TOPIC, new, AclOperation.WRITE, "alice")
+    admin.create_acls([created])[created].result(PATIENCE_SECONDS)
+    assert letters_go_to(broker, "alice", queue, new)[0] == 403, "it may not create the topic"
+
+
+def test_metrics_are_for_those_who_may_describe_the_cluster(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    assert code(ask(broker, "/metrics", basic("bob"))) == (403, "cluster_authorization_failed")
+    allowed = rule(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE, "bob")
+    admin.create_acls([allowed])[allowed].result(PATIENCE_SECONDS)
+    assert ask(broker, "/metrics", basic("bob"))[0] == 200
+
+
+def test_the_status_log_is_changed_by_the_broker_alone() -> None:
+    with Broker(users=PASSWORDS, status_topic="our.status") as own:
+        settings = {
+            "bootstrap.servers": own.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": PASSWORDS["admin"],
+        }
+        everything = AclBinding(
+            ResourceType.TOPIC,
+            "*",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.ALLOW,
+        )
+        admin = AdminClient(settings)
+        admin.create_acls([everything])[everything].result(PATIENCE_SECONDS)
+        records = {"records": [{"value": "forged"}]}
+        for topic, status in (("orders", 200), ("our.status", 403)):
+            ask(own, "/v1/topics", basic("admin"), "POST", {"name": topic})
+            path = f"/v1/topics/{topic}"
+            assert ask(own, f"{path}/records", basic("alice"), "POST", records)[0] == status
+            assert ask(own, path, basic("alice"))[0] == 200, "it may be read"
+        assert code(ask(own, "/v1/topics/our.status", basic("alice"), "DELETE"))[0] == 403

@@ -239,7 +239,11 @@ def _shown(listener: Listener) -> str:
 
 
 def warn_of_open_ports(config: NodeConfig) -> None:
-    """Other machines can use these ports, and no port asks who they are."""
+    """Other machines can use these ports, and no port asks who they are; or passwords go there as they are."""
+    http = config.http
+    if config.require_login and http is not None and not http.is_loopback and config.http_encryption is None:
+        line = f"WARNING: clients send passwords and tokens to the HTTP port {http} without TLS"
+        click.secho(line, err=True, fg="red", bold=True)
     ports = open_ports(config)
     if not ports:
         return

@@ -119,6 +119,7 @@ class OsDisk:
     def __init__(self, root: str | os.PathLike[str] = ".", *, most_open: int = UNBOUNDED) -> None:
         """`most_open`: how many segments may have their file open, beside those that are being flushed."""
         self.root = os.path.abspath(root)
+        self._has_root = False
         self.open_files = OpenFiles(most_open)
         self._root = RootDescriptor(self.root)
         self._spare_root = RootDescriptor(self.root)
@@ -170,6 +171,10 @@ class OsDisk:
 
     def make_dir(self, path: str) -> None:
         try:
+            if not self._has_root:
+                # For this user alone: records, and what is kept of passwords, are nobody else's.
+                os.makedirs(self.root, mode=0o700, exist_ok=True)
+                self._has_root = True
             os.makedirs(self.path(path), exist_ok=True)
         except OSError as problem:
             _raise(problem, "make", self.path(path))

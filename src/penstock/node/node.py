@@ -124,7 +124,8 @@ class Node:
         self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
         self.quotas = Quotas(state, self.metrics)
         self.audit = Audit(events, asyncio.get_running_loop().time, config.audit_data_sample_ms)
-        self.resources = Resources(state, self.partitions, self.access, self.audit)
+        own_logs = {name for name in (config.status_topic, config.audit_topic) if name}
+        self.resources = Resources(state, self.partitions, self.access, self.audit, own_logs)
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()

@@ -22,6 +22,15 @@ from penstock.node.status.audit import Audit
 from penstock.types import BROKER_PRINCIPAL, CLUSTER_NAME, NO_EVENTS, Caller, Operation, ResourceType
 
 ANY_EPOCH = -1
+_CHANGES = frozenset(
+    {
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.ALTER_CONFIGS,
+    }
+)
 
 _REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -71,18 +80,29 @@ class Resources:
     """Finds resources for a caller. The caller's operation decides whether it may."""
 
     def __init__(
-        self, state: ClusterState, partitions: PartitionTable, access: Access, audit: Audit | None = None
+        self,
+        state: ClusterState,
+        partitions: PartitionTable,
+        access: Access,
+        audit: Audit | None = None,
+        protected: Collection[str] = (),
     ) -> None:
+        """`protected` topics are the broker's own logs: who changes them must be allowed to change the cluster."""
         self._audit = audit or Audit(NO_EVENTS, lambda: 0.0)
         self._state = state
         self._access = access
         self._is_open = not access.is_required
+        self._protected = frozenset(protected)
         self._topics = state.topics  # one mapping for the life of the state: `apply` changes it in place
         self._partitions = partitions
 
     def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """The only decision on what a caller may do with a resource."""
-        return self._is_open or self._access.allows(caller, operation, resource_type, name)
+        if self._is_open:
+            return True
+        if name in self._protected and resource_type is ResourceType.TOPIC and operation in _CHANGES:
+            operation, resource_type, name = Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME
+        return self._access.allows(caller, operation, resource_type, name)
 
     def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of the resource type unless the caller may do this."""

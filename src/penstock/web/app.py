@@ -18,10 +18,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.node.shared_work import SharedWork
-from penstock.web.api.problems import Problem
-from penstock.web.api.routing import error_response
+from penstock.types import Operation
+from penstock.web.api.problems import Problem, as_problem
+from penstock.web.api.routing import caller_of, error_response
 from penstock.web.login import LoginGate
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.operations import DOCUMENT_PATH, api_routes
@@ -77,6 +79,12 @@ class Pages:
         return JSONResponse(facts)
 
     async def metrics(self, request: Request) -> Response:
+        """Names of topics and groups are in it: where login is required, for those who may describe the cluster."""
+        if not self._node.config.metrics_without_login:
+            try:
+                self._node.resources.check_cluster(caller_of(request), Operation.DESCRIBE)
+            except KafkaError as refused:
+                return error_response(as_problem(refused))
         return Response(await self._scrapes.result(), media_type=CONTENT_TYPE)
 
     async def _scrape(self) -> bytes:

@@ -1,6 +1,6 @@
 """DescribeConfigs, ListConfigResources, IncrementalAlterConfigs and AlterConfigs, for topics, brokers and groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
@@ -27,11 +27,13 @@ from penstock.kafka.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from penstock.node import Node
+from penstock.types import Operation, ResourceType
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 PUBLIC_CONFIGS = ("penstock.http.url",)
 """Clients find the HTTP port by it: everybody who may connect may know it, as Metadata tells them the Kafka ports."""
 RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
 
@@ -248,6 +250,19 @@ def _check(context: RequestContext, resource_type: int, name: str) -> None:
         context.check_group(name)
 
 
+def _check_dead_letters(context: RequestContext, group: str, configs: Mapping[str, str | None]) -> None:
+    """The broker itself copies dead letters. So whoever names their topic must have the right to write there, and to
+    read what is copied: otherwise a queue would carry records past the access rules."""
+    target = (configs.get(DEAD_LETTER_TOPIC) or "").strip()
+    if not target or not context.node.access.is_required:
+        return
+    resources, caller = context.node.resources, context.caller
+    resources.check_group(caller, group, Operation.READ)
+    resources.check(caller, Operation.WRITE, ResourceType.TOPIC, target)
+    if target not in context.node.metadata.state.topics:
+        resources.check_create_topic(caller, target)
+
+
 def _alteration(context: RequestContext, resource: incremental.AlterConfigsResource) -> Decision:
     _check(context, resource.resource_type, resource.resource_name)
     if len(resource.configs) > MAX_CHANGES:
@@ -263,6 +278,8 @@ def _alteration(context: RequestContext, resource: incremental.AlterConfigsResou
     if resource.resource_type == TOPIC:
         return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
     if resource.resource_type == GROUP:
+        set_values = {one.name: one.value for one in changes if one.operation is not AlterOperation.DELETE}
+        _check_dead_letters(context, resource.resource_name, set_values)
         limits = context.node.config.limits
         return lambda state: alterations.alter_group_configs(state, resource.resource_name, changes, limits)
     node_id = _known_node_id(context, resource.resource_type, resource.resource_name)
@@ -285,6 +302,7 @@ def _replacement(context: RequestContext, resource: plain.AlterConfigsResource) 
     if resource.resource_type == TOPIC:
         return lambda state: alterations.replace_topic_configs(state, resource.resource_name, configs)
     if resource.resource_type == GROUP:
+        _check_dead_letters(context, resource.resource_name, configs)
         limits = context.node.config.limits
         return lambda state: alterations.replace_group_configs(state, resource.resource_name, configs, limits)
     node_id = _known_node_id(context, resource.resource_type, resource.resource_name)
