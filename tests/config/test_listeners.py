@@ -79,6 +79,21 @@ def test_required_login_offers_passwords_and_plain_only_where_it_cannot_be_read(
         assert "PLAIN" in (load_node_config(flags={**far, **enough}).kafka_listeners[0].mechanisms or ())
 
 
+def test_an_identity_provider_offers_its_tokens_where_they_cannot_be_read() -> None:
+    provider = '[oidc]\njwks = "keys.json"\nissuer = "https://id.example"\naudience = "penstock"'
+
+    def offered(**flags: object) -> tuple[str, ...]:
+        config = load_node_config(flags={"require_login": True, **flags}, toml_text=provider)
+        return config.kafka_listeners[0].mechanisms or ()
+
+    assert offered() == ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
+    assert offered(require_login=False) == ()
+    far = {"kafka": "10.0.0.1:9092"}
+    assert "OAUTHBEARER" not in offered(**far)
+    for enough in (TLS, {"plain_without_tls": True}):
+        assert "OAUTHBEARER" in offered(**far, **enough)
+
+
 def test_super_users_are_separated_by_semicolons_because_subjects_have_commas() -> None:
     config = load_node_config(environment={"PENSTOCK_SUPER_USERS": "User:admin; User:CN=ops,O=Example"})
     assert config.super_users == ("User:admin", "User:CN=ops,O=Example")
@@ -109,6 +124,7 @@ def _table(text: str) -> dict[str, object]:
         (_table('bind = "127.0.0.1:1"\ntls = { cert = "a" }'), "listeners", "`key`"),
         (_table('bind = "127.0.0.1:1"\nmechanisms = ["GSSAPI"]'), "listeners", "GSSAPI"),
         (_table('bind = "10.0.0.1:1"\nmechanisms = ["PLAIN"]'), "listener default", "plain_without_tls"),
+        (_table('bind = "10.0.0.1:1"\nmechanisms = ["OAUTHBEARER"]'), "listener default", "sends tokens"),
         (
             _table('bind = "127.0.0.1:1"\n[[listeners]]\nbind = "127.0.0.1:2"'),
             "listeners",

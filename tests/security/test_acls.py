@@ -142,6 +142,14 @@ def test_the_cluster_has_one_name() -> None:
         ("fe80::/10", "fe80::1%eth0", True),
         ("2001:db8::/32", "10.1.2.3", False),
         ("0.0.0.0/0", "10.1.2.3", True),
+        ("::ffff:10.1.2.3", "10.1.2.3", True),
+        ("::ffff:10.1.2.3", "::ffff:10.1.2.3", True),
+        ("::ffff:10.1.2.3", "10.1.2.4", False),
+        ("::ffff:10.1.0.0/112", "10.1.2.3", True),
+        ("::ffff:10.1.0.0/112", "10.2.0.1", False),
+        ("::ffff:0:0/96", "10.1.2.3", True),
+        ("::ffff:0:0/95", "::fffe:0:1", True),
+        ("::/0", "::1", True),
     ],
 )
 def test_a_host_is_an_address_or_a_network(host, caller, matches) -> None:

@@ -146,6 +146,16 @@ def test_wrong_credentials_get_one_and_the_same_answer(broker: Broker, header: d
     assert answer[1]["error"]["message"] == "invalid credentials"
 
 
+def test_a_login_does_not_make_the_broker_forget_failures_of_its_address(broker: Broker) -> None:
+    """Otherwise somebody with an account could guess the passwords of others without delay."""
+    node = broker._thread.service.node
+    assert node is not None
+    ask(broker, "/v1/topics", basic("admin", "wrong"))
+    failures = node.logins._failures["127.0.0.1"]
+    assert ask(broker, "/v1/topics", basic("alice"))[0] == 200
+    assert node.logins._failures.get("127.0.0.1") == failures
+
+
 def test_metrics_can_be_opened(unique: Unique) -> None:
     from penstock.config import Address, NodeConfig
     from penstock.embedded import _BrokerThread

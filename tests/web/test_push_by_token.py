@@ -1,11 +1,14 @@
-"""WebSockets that were opened with an API token end with it."""
+"""WebSockets that were opened with a token end with it: an API token, or one of an identity provider."""
 
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from confluent_kafka.admin import NewTopic
+from websockets.sync.client import connect
 
 from penstock import Broker
+from tests.secured import GROUP, PATIENCE_SECONDS, READ, TOPIC, SecuredNode, secured_node, token
 from tests.web.api.secured import PASSWORDS, caller
 from tests.web.pushing import Subscriber, subscriber
 
@@ -56,4 +59,49 @@ def test_other_tokens_of_the_user_go_on(secured: Broker, admin: httpx.Client) ->
     with subscriber(secured.http_url, **bearer(second["token"])) as one:
         subscribed(one, "going-on")
         assert admin.delete(f"/v1/users/alice/tokens/{first['token_id']}").status_code == 204
+        assert one.nothing_more()
+
+
+# --- tokens of an identity provider
+
+
+@pytest.fixture(scope="module")
+def provided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
+    with secured_node(tmp_path_factory.mktemp("node")) as node:
+        node.allow("alice", TOPIC, "news", READ)
+        for name in ("readers", "jobs"):
+            node.allow("alice", GROUP, name, READ)
+        admin = node.admin()
+        admin.create_topics([NewTopic("news", 1)])["news"].result(PATIENCE_SECONDS)
+        yield node
+
+
+FIRST_FRAMES = {
+    "/v1/push": {"type": "subscribe", "subscription": "readers", "topics": ["news"]},
+    "/v1/work": {"type": "work", "queue": "jobs", "topics": ["news"], "credit": 1},
+}
+
+
+@pytest.mark.parametrize("path", FIRST_FRAMES)
+def test_a_websocket_ends_when_the_token_of_an_identity_provider_expires(
+    provided: SecuredNode, path: str
+) -> None:
+    url = provided.http_url.replace("https://", "wss://") + path
+    context = provided.certificates.client_context()
+    with connect(url, ssl=context, **bearer(token("alice", lifetime_s=2))) as socket:
+        one = Subscriber(socket)
+        one.say(**FIRST_FRAMES[path])
+        assert one.hear()["type"] in ("subscribed", "working")
+        error = one.hear_of("error")
+        assert one.closed()[1] == "login_failed"
+    assert error["message"] == "the token has expired: log in with a new one"
+
+
+def test_a_token_that_lasts_longer_does_not_end_a_websocket(provided: SecuredNode) -> None:
+    url = provided.http_url.replace("https://", "wss://") + "/v1/push"
+    context = provided.certificates.client_context()
+    with connect(url, ssl=context, **bearer(token("alice", lifetime_s=600))) as socket:
+        one = Subscriber(socket)
+        one.say(**FIRST_FRAMES["/v1/push"])
+        assert one.hear()["type"] == "subscribed"
         assert one.nothing_more()

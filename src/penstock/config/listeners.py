@@ -27,6 +27,10 @@ PrincipalRules = Annotated[str, Meta(min_length=1, max_length=8192)]
 
 PASSWORD_MECHANISMS: tuple[Mechanism, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 """Offered by a listener that requires login and does not name its mechanisms, in the order that clients see."""
+TOKEN_MECHANISMS: tuple[Mechanism, ...] = ("OAUTHBEARER",)
+"""Offered behind them if there is an identity provider."""
+READABLE_MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "OAUTHBEARER")
+"""Send the password or the token itself: whoever reads it on the way can log in with it."""
 
 T = TypeVar("T")
 
@@ -102,11 +106,12 @@ class _ListenerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mechanisms: tuple[Mechanism, ...] | None = None
 
 
-def default_mechanisms(bind: Address, *, encrypted: bool) -> tuple[Mechanism, ...]:
-    """PLAIN sends the password itself, so beyond loopback it needs TLS."""
+def default_mechanisms(bind: Address, *, encrypted: bool, tokens: bool) -> tuple[Mechanism, ...]:
+    """`tokens`: there is an identity provider. Beyond loopback, READABLE_MECHANISMS need TLS."""
+    known = PASSWORD_MECHANISMS + (TOKEN_MECHANISMS if tokens else ())
     if encrypted or bind.is_loopback:
-        return PASSWORD_MECHANISMS
-    return tuple(one for one in PASSWORD_MECHANISMS if one != "PLAIN")
+        return known
+    return tuple(one for one in known if one not in READABLE_MECHANISMS)
 
 
 def check_listeners(listeners: tuple[Listener, ...], *, plain_without_tls: bool) -> None:
@@ -127,11 +132,12 @@ def _check_listener(listener: Listener, field: str, plain_without_tls: bool) -> 
     if listener.tls is not None:
         listener.tls.validate(f"{field}: tls")
     check_reachable(f"{field}: {'advertise' if listener.advertise else 'bind'}", listener.advertised)
-    reads_passwords = "PLAIN" in (listener.mechanisms or ()) and listener.tls is None
-    if reads_passwords and not listener.bind.is_loopback and not plain_without_tls:
+    readable = [one for one in listener.mechanisms or () if one in READABLE_MECHANISMS]
+    if readable and listener.tls is None and not listener.bind.is_loopback and not plain_without_tls:
+        secrets = "passwords" if readable[0] == "PLAIN" else "tokens"
         expected = (
-            "no PLAIN, or TLS: other machines can reach this listener, and PLAIN sends passwords that everyone on the "
-            "way can read. plain_without_tls=true allows it all the same"
+            f"no {readable[0]}, or TLS: other machines can reach this listener, and {readable[0]} sends {secrets} that "
+            "everyone on the way can read. plain_without_tls=true allows it all the same"
         )
         raise ConfigError(f"{field}: mechanisms", ",".join(listener.mechanisms or ()), expected)
 

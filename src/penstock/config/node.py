@@ -95,7 +95,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     require_login: bool = False
     """Clients must log in, and may do only what a rule allows."""
     plain_without_tls: bool = False
-    """Allows SASL/PLAIN, which sends passwords as they are, on a listener without TLS that other machines can reach."""
+    """Allows SASL/PLAIN and OAUTHBEARER, which send passwords and tokens as they are, on a listener without TLS that
+    other machines can reach."""
     super_users: tuple[str, ...] = ("User:admin",)
     """Principals that may do everything."""
     http_hosts: tuple[str, ...] = ()
@@ -172,8 +173,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if listener.mechanisms is not None:
             return listener
         encrypted = listener.tls is not None or self.plain_without_tls
-        wanted = default_mechanisms(listener.bind, encrypted=encrypted) if self.require_login else ()
-        return msgspec.structs.replace(listener, mechanisms=wanted)
+        usual = default_mechanisms(listener.bind, encrypted=encrypted, tokens=self.oidc.is_set)
+        return msgspec.structs.replace(listener, mechanisms=usual if self.require_login else ())
 
     @property
     def http_encryption(self) -> TlsSettings | None:

@@ -31,7 +31,7 @@ from penstock.security.errors import AuthenticationError
 from penstock.security.tokens import is_api_token, parse_token
 from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import CALLER, PASSWORD_USER, TOKEN, caller_of, error_response
+from penstock.web.api.routing import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of, error_response
 
 log = logging.getLogger("penstock.web")
 
@@ -97,12 +97,14 @@ class LoginGate:
             scope[PASSWORD_USER] = user
         elif scheme.lower() == "bearer":
             token = value.strip()
-            principal, groups = await self._node.logins.check_bearer(token)
+            accepted = await self._node.logins.check_bearer(token)
+            principal, groups = accepted.principal, accepted.groups
+            if accepted.expires_ms is not None:
+                scope[EXPIRES_MS] = accepted.expires_ms
             if is_api_token(token):
                 scope[TOKEN] = parse_token(token)[0]
         else:
             raise AuthenticationError("an Authorization header that is neither Basic nor Bearer")
-        self._node.logins.succeeded(caller.host)
         return Caller(principal, caller.host, caller.client_id, groups)
 
     async def _tell_failure(self, refused: AuthenticationError, caller: Caller) -> None:

@@ -2,6 +2,7 @@
 JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
+from penstock.web.api.routing import EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
@@ -70,27 +71,26 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
 
 
 def check_login(node: Node, socket: WebSocket) -> None:
-    """Problem if the user or the API token by which a WebSocket was opened is gone."""
+    """Problem if the user or the token by which a WebSocket was opened is gone, or the token has expired."""
     access = node.metadata.state.access
     user, token_id = socket.scope.get(PASSWORD_USER), socket.scope.get(TOKEN)
     if user is not None and user not in access.users:
         raise Problem(401, "login_failed", f"the user {user} was deleted")
-    if token_id is not None:
-        token = access.tokens.get(token_id)
-        if token is None or token.has_expired(_now_ms()):
-            raise Problem(401, "login_failed", f"the API token {token_id} was revoked, or has expired")
+    has_expired = _now_ms() >= socket.scope.get(EXPIRES_MS, math.inf)
+    if token_id is not None and (has_expired or token_id not in access.tokens):
+        raise Problem(401, "login_failed", f"the API token {token_id} was revoked, or has expired")
+    if has_expired:
+        raise Problem(401, "login_failed", "the token has expired: log in with a new one")
 
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _seconds_left(node: Node, socket: WebSocket) -> float | None:
-    """Until the API token by which a WebSocket was opened expires; None for ever."""
-    token = node.metadata.state.access.tokens.get(socket.scope.get(TOKEN, ""))
-    if token is None or token.expires_ms is None:
-        return None
-    return max(0.0, (token.expires_ms - _now_ms()) / 1000)
+def _seconds_left(socket: WebSocket) -> float | None:
+    """Until the token by which a WebSocket was opened expires; None for ever."""
+    expires_ms: int | None = socket.scope.get(EXPIRES_MS)
+    return None if expires_ms is None else max(0.0, (expires_ms - _now_ms()) / 1000)
 
 
 async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
@@ -100,7 +100,7 @@ async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Ite
     try:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_seconds_left(node, socket)):
+                async with asyncio.timeout(_seconds_left(socket)):
                     await changed.wait()
             changed.clear()
             check_may_read(node, socket, group, topics)

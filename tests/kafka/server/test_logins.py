@@ -1,6 +1,10 @@
 """Logins on the Kafka port, byte by byte: what a client may send before it, how it ends, and what is limited."""
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import (
@@ -12,7 +16,8 @@ from confluent_kafka.admin import (
 from confluent_kafka.admin import ScramMechanism as KafkaMechanism
 
 from penstock import Broker
-from penstock.config import Limits
+from penstock.config import Address, Limits, Listener, NodeConfig
+from penstock.embedded import _BrokerThread
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message, encode_request, join
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -24,6 +29,7 @@ from penstock.security.credentials import ScramMechanism
 from penstock.security.scram import ScramClient
 from tests.kafka.raw import RawClient, frame
 from tests.kafka.requests import create
+from tests.tls import Certificates
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice-password"}
 PLAIN, SCRAM = "PLAIN", "SCRAM-SHA-256"
@@ -163,6 +169,47 @@ def test_a_wrong_token_after_version_0_closes_the_connection(client: RawClient) 
     assert client.is_closed_by_broker()
 
 
+def test_a_frame_that_comes_with_the_last_token_closes_the_connection_and_is_no_bug(
+    client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    handshake(client, PLAIN, version=0)
+    with caplog.at_level(logging.WARNING, "penstock.kafka"):
+        client.send(frame(plain("alice")) + frame(plain("alice")))
+        with suppress(ConnectionError):
+            client.read_frame()
+        assert client.is_closed_by_broker()
+    assert any("before the login had ended" in line for line in caplog.messages)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@contextmanager
+def client_with_certificate(folder: Path) -> Iterator[RawClient]:
+    """Of a node where clients may log in by a certificate, a password, or both."""
+    certificates = Certificates(folder)
+    tls = certificates.settings(ca=True, client_auth="wanted")
+    listener = Listener(bind=Address("127.0.0.1", 0), tls=tls, mechanisms=(PLAIN,))
+    config = NodeConfig(memory=True, http=None, status_topic="", listeners=(listener,), require_login=True)
+    thread = _BrokerThread(config, None, PASSWORDS)
+    thread.start_and_wait()
+    try:
+        (bound,) = thread.service.listeners
+        with RawClient(SimpleNamespace(bootstrap_servers=str(bound.bind))) as client:
+            context = certificates.client_context(certificate=True)
+            client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+            yield client
+    finally:
+        thread.stop_and_wait()
+
+
+def test_version_0_of_the_handshake_works_for_a_client_with_a_certificate_too(tmp_path: Path) -> None:
+    with client_with_certificate(tmp_path) as client:
+        metadata(client)
+        assert handshake(client, PLAIN, version=0).error_code == ErrorCode.NONE
+        client.send(frame(plain("admin")))
+        assert client.read_frame() == b""
+        metadata(client)
+
+
 @pytest.mark.parametrize("user", ["alice", "nobody"])
 def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(broker: Broker, user: str) -> None:
     with RawClient(broker) as client:
@@ -174,6 +221,18 @@ def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(broker: Broker
             b"",
         )
         assert client.is_closed_by_broker()
+
+
+def test_a_login_does_not_make_the_broker_forget_failures_of_its_address(broker: Broker) -> None:
+    """Otherwise somebody with an account could guess the passwords of others without delay."""
+    node = broker._thread.service.node
+    assert node is not None
+    with RawClient(broker) as guessing, RawClient(broker) as own:
+        handshake(guessing, PLAIN)
+        authenticate(guessing, plain("admin", "wrong"))
+        failures = node.logins._failures["127.0.0.1"]
+        log_in(own, "alice")
+    assert node.logins._failures.get("127.0.0.1") == failures
 
 
 def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are(client: RawClient) -> None:

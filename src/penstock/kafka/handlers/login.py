@@ -17,7 +17,7 @@ import struct
 from enum import Enum
 from typing import Protocol
 
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -102,6 +102,11 @@ class Login:
     async def take_token(self, data: bytes) -> list[bytes | bytearray | memoryview] | None:
         """A message of the mechanism, for clients that sent version 0 of SaslHandshake. None: it was refused, and the
         mechanism has no words for that."""
+        if self.state is not LoginState.TOKENS:
+            # It was read before the login had ended: nothing tells whether it is a message or a request.
+            raise ProtocolViolation(
+                "a client sent more behind its last SASL message, before the login had ended"
+            )
         step = await self._step(data)
         if isinstance(step, Rejected):
             self._client.send_away()
@@ -130,7 +135,6 @@ class Login:
         if self.principal is None:
             self._node.audit.logged_in(accepted.principal, self._client.peer, "kafka", self._mechanism)
         self.principal = accepted.principal
-        self._node.logins.succeeded(self.host)
         self._client.logged_in(accepted)
 
     async def _reject(self, rejected: Rejected) -> None:

@@ -400,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _takes_tokens(self) -> bool:
         """Whether frames are messages of a SASL mechanism, without Kafka's header."""
-        return self._restricted and self.login is not None and self.login.state is LoginState.TOKENS
+        return self.login is not None and self.login.state is LoginState.TOKENS
 
     def _may_overlap(self, header: RequestHeader) -> bool:
         """Whether a request may start while others wait: a Produce behind Produces."""

@@ -4,9 +4,10 @@ A password costs some milliseconds of CPU to check, by design. So passwords are 
 other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only. Tokens have a
 thread of their own, because their check may wait for an identity provider.
 
-Failed logins of one address are answered later and later, up to SLOWEST_SECONDS, and a success forgets them. Guessing
-is slow, and a client that mistyped its password once does not notice. The number of addresses that are remembered is
-bounded.
+Failed logins of one address are answered later and later, up to SLOWEST_SECONDS. Guessing is slow, and a client that
+mistyped its password once does not notice. Failures are forgotten when the address has had none for FORGET_SECONDS, and
+not by a success: otherwise somebody with an account could log in between two guesses at the passwords of others. The
+number of addresses that are remembered is bounded.
 """
 
 import asyncio
@@ -144,15 +145,16 @@ class Logins(Part):
 
     # --- tokens
 
-    async def check_bearer(self, token: str) -> tuple[str, tuple[str, ...]]:
-        """The principal and the groups of a token's user; AuthenticationError if it is not good."""
+    async def check_bearer(self, token: str) -> Accepted:
+        """The token's user; AuthenticationError if it is not good."""
         if is_api_token(token):
-            return principals.user(self.check_api_token(token).user), ()
+            stored = self.check_api_token(token)
+            return Accepted(b"", principals.user(stored.user), expires_ms=stored.expires_ms)
         if self._verify_token is None:
             raise AuthenticationError("a bearer token, and no identity provider is configured")
         verify = self._verify_token
         verified = await self._in_thread(self._tokens, lambda: verify(token))
-        return verified.principal, verified.groups
+        return Accepted(b"", verified.principal, verified.groups, verified.expires_ms)
 
     def check_api_token(self, text: str) -> ApiToken:
         """What is kept of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
@@ -182,6 +184,3 @@ class Logins(Part):
             self._failures.popitem(last=False)
         doublings = min(max(0, number - FREE_FAILURES), MAX_DOUBLINGS)
         return min(SLOWEST_SECONDS, FIRST_DELAY_SECONDS * (1 << doublings))
-
-    def succeeded(self, host: str) -> None:
-        self._failures.pop(host, None)

@@ -60,6 +60,8 @@ PASSWORD_USER = "penstock.password_user"
 """The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
 TOKEN = "penstock.token"
 """The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
+EXPIRES_MS = "penstock.expires_ms"
+"""When the token expires by which a caller logged in, in a request's scope; missing if it never does."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
