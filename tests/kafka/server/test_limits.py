@@ -4,6 +4,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -135,12 +136,11 @@ def test_connections_whose_partial_frames_exceed_the_memory_limit_are_closed() -
     with tight(max_client_memory_bytes=2 << 20) as broker:
         hogs = [RawClient(broker) for _ in range(8)]
         for hog in hogs:
-            hog.send((50_000_000).to_bytes(4, "big") + b"x" * 1_000_000)
+            with suppress(ConnectionError):  # it may be closed while it sends
+                hog.send((50_000_000).to_bytes(4, "big") + b"x" * 1_000_000)
         readable, _, _ = select.select([hog.socket for hog in hogs], [], [], PATIENCE_SECONDS)
         assert readable
-        for sock in readable:
-            with pytest.raises(ConnectionResetError):
-                sock.recv(1)
+        assert all(hog.is_closed_by_broker() for hog in hogs if hog.socket in readable)
         with RawClient(broker) as client:
             client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for hog in hogs:
