@@ -169,7 +169,9 @@ class Supervisor:
             self._drain()
         if self._is_stopping:
             worker.state = "ended"
-            self._exit_code = self._exit_code or (1 if exit_code else 0)
+            # A process that was still starting has no handler for SIGTERM yet: it had begun nothing.
+            has_failed = exit_code not in (0, -signal.SIGTERM)
+            self._exit_code = self._exit_code or int(has_failed)
             self._observer.ended(worker, None)
             return
         delay_s = worker.backoff.delay_s(now - worker.started_at)
