@@ -485,10 +485,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the client has not logged in for the first time."""
         return self._restricted and self._principal == ANONYMOUS_PRINCIPAL
 
-    @property
-    def principal(self) -> str:
-        return self._principal
-
     async def _finish(self, slot: _Slot, response: Response) -> None:
         try:
             answer = await response
