@@ -1,12 +1,13 @@
 """The sink in streaming queries, and with a broker that is killed during writes."""
 
 import json
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
+from pyarrow import RecordBatch
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.types import StructType
@@ -124,40 +125,48 @@ def test_the_reports_of_a_micro_batch_name_query_batch_and_attempt(
 
 def test_a_broker_killed_in_mid_write_has_every_row_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
     """No task fails, so no attempt is repeated; and within an attempt nothing is duplicated."""
-    rows = 400_000
+    tasks, far_apart = 2, 1_000_000_000
+    ended = tmp_path / "killed-twice"
+
+    def rows_until_the_kills(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        """One task: numbers in order from its own first one, until the broker was killed twice, and some more."""
+        for batch in batches:
+            first = batch.column(0)[0].as_py() * far_apart
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not ended.exists() and time.monotonic() < until:
+                yield RecordBatch.from_pydict({"id": range(first, first + 1000)})
+                first += 1000
+                time.sleep(0.02)  # so that there is not too much to read afterwards
+            yield RecordBatch.from_pydict({"id": range(first, first + 1000)})
+            (tmp_path / f"end-{first // far_apart}").write_text(str(first + 1000))
+
     with broker_process(tmp_path / "data") as process, ThreadPoolExecutor(1) as pool:
         servers = process.start()
         with Cluster(ClientSettings(bootstrap_servers=servers)) as cluster:
             cluster.create_topic("kept", 3)
-        written = threading.Event()
-        killing = pool.submit(kill_at, [rows // 10, rows // 2], process, servers, written)
-        frame = spark.range(0, rows, 1, 2).selectExpr(
-            "cast(id as string) as value", "cast(id as string) as key"
-        )
+        killing = pool.submit(kill_at, [5_000, 20_000], process, servers, ended)
+        frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows_until_the_kills, "id bigint")
+        frame = frame.selectExpr("cast(id as string) as value", "cast(id as string) as key")
         writer = frame.write.format("penstock").mode("append").option("topic", "kept")
         writer = writer.option("kafka.batch.size", "20000").option("kafka.buffer.memory", "100000")
-        try:
-            writer.option("kafka.bootstrap.servers", servers).save()
-        finally:
-            written.set()
-        assert killing.result(PATIENCE_SECONDS) >= 1  # the second may come too late
+        writer.option("kafka.bootstrap.servers", servers).save()
+        killing.result(PATIENCE_SECONDS)
         found = numbers(servers, "kept", 3)
-    assert len(found) == rows
-    assert set(found) == set(range(rows))
+    ends = [int((tmp_path / f"end-{task}").read_text()) for task in range(tasks)]
+    written = [number for task, end in enumerate(ends) for number in range(task * far_apart, end)]
+    assert sorted(found) == written
 
 
-def kill_at(counts: list[int], process: BrokerProcess, servers: str, written: threading.Event) -> int:
-    """Kills the broker when the topic holds so many records, each time; how often that was."""
-    kills = 0
+def kill_at(counts: list[int], process: BrokerProcess, servers: str, ended: Path) -> None:
+    """Kills the broker each time the topic holds so many records; then makes the file that says so."""
     for count in counts:
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "watch", "log_level": 0})
         consumer.assign([TopicPartition("kept", index, 0) for index in range(3)])
-        seen = 0
-        while seen < count and not written.is_set():
+        seen, until = 0, time.monotonic() + PATIENCE_SECONDS
+        while seen < count and time.monotonic() < until:
             seen += sum(1 for message in consumer.consume(1000, 1) if not message.error())
         consumer.close()
-        if not written.is_set():
-            process.kill()
-            process.start()
-            kills += 1
-    return kills
+        assert seen >= count
+        process.kill()
+        process.start()
+    ended.touch()
