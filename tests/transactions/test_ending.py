@@ -197,7 +197,7 @@ def test_a_repeated_request_is_answered_as_the_first_after_a_failover(dialect: D
 @BOTH
 @OUTCOMES
 def test_the_other_outcome_never_follows_a_decision(dialect: Dialect, commit: bool) -> None:
-    harness, client = ongoing(dialect)
+    _harness, client = ongoing(dialect)
     client.ends(commit=commit, adopts=False)
     for _ in range(2):
         assert client.ends(commit=not commit, adopts=False) is not NONE
@@ -230,7 +230,9 @@ def test_a_delayed_request_of_v1_ends_the_next_transaction_because_nothing_tells
     assert harness.state is PREPARE_COMMIT
 
 
-@pytest.mark.parametrize(("next_commit", "late_commit"), [(True, True), (True, False), (False, False), (False, True)])
+@pytest.mark.parametrize(
+    ("next_commit", "late_commit"), [(True, True), (True, False), (False, False), (False, True)]
+)
 def test_a_delayed_request_of_v1_changes_nothing_when_the_next_transaction_has_ended(
     next_commit: bool, late_commit: bool
 ) -> None:

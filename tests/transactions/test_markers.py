@@ -100,7 +100,7 @@ def test_a_late_report_does_not_count_for_the_next_transaction_of_the_same_epoch
 
 
 def test_reports_that_nothing_waits_for_change_nothing() -> None:
-    harness, client = complete()
+    harness, _client = complete()
     (first,) = harness.sent
     before = list(harness.durable)
     harness.marks(first)

@@ -60,7 +60,7 @@ def test_an_unknown_id_is_refused() -> None:
 
 
 def test_another_producer_id_is_refused() -> None:
-    harness, client = ready()
+    _harness, client = ready()
     client.producer = Producer(77, 0)
     assert client.adds() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert client.verifies(ORDERS) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]

@@ -203,7 +203,7 @@ def test_a_client_continues_with_the_next_epoch(dialect: Dialect) -> None:
 
 
 def test_a_repeated_request_to_continue_gets_the_same_answer_as_often_as_it_comes() -> None:
-    harness, client = complete()
+    _harness, client = complete()
     first = client.producer
     for _ in range(3):
         assert client.inits(expected=first) is ErrorCode.NONE
@@ -262,7 +262,7 @@ def test_a_client_whose_id_has_expired_continues_as_a_new_producer() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT])
 def test_the_last_epoch_that_clients_get_is_32766(state: TransactionState) -> None:
-    harness, client = at_epoch(LAST_CLIENT_EPOCH - 1, Dialect.V1, state)
+    _harness, client = at_epoch(LAST_CLIENT_EPOCH - 1, Dialect.V1, state)
     client.inits()
     assert client.producer == Producer(500, 32_766)
     client.inits()
@@ -270,7 +270,7 @@ def test_the_last_epoch_that_clients_get_is_32766(state: TransactionState) -> No
 
 
 def test_a_client_that_continues_past_the_last_epoch_gets_a_new_id_also_when_it_repeats() -> None:
-    harness, client = at_epoch(LAST_CLIENT_EPOCH, Dialect.V1, EMPTY)
+    _harness, client = at_epoch(LAST_CLIENT_EPOCH, Dialect.V1, EMPTY)
     last = client.producer
     for _ in range(3):
         assert client.inits(expected=last) is ErrorCode.NONE

@@ -1,5 +1,7 @@
 """The table of states: every transition in it happens, and no other can."""
 
+import itertools
+
 import pytest
 
 from penstock.errors import ErrorCode
@@ -118,11 +120,11 @@ def test_the_tests_below_cover_the_whole_table() -> None:
 @pytest.mark.parametrize("transition", HAPPENS, ids=lambda pair: f"{pair[0].title}-{pair[1].title}")
 def test_a_transition_happens_and_is_stored(transition: Transition) -> None:
     states = HAPPENS[transition]().states
-    assert transition in zip(states, states[1:], strict=False)
+    assert transition in itertools.pairwise(states)
 
 
 def test_a_fence_goes_on_to_an_abort_with_a_higher_epoch_and_is_not_stored() -> None:
-    harness, client = ongoing()
+    harness, _client = ongoing()
     assert harness.aborts() is ErrorCode.NONE
     assert harness.states == [EMPTY, ONGOING, PREPARE_ABORT]
     assert [value.epoch for value in harness.stored()] == [0, 0, 1]
