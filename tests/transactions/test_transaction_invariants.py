@@ -302,4 +302,4 @@ class RandomTransactions(RuleBasedStateMachine):
 
 
 TestTransactionsUnderFire = RandomTransactions.TestCase
-TestTransactionsUnderFire.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestTransactionsUnderFire.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
