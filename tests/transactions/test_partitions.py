@@ -4,10 +4,11 @@ import pytest
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode
-from penstock.transactions import Dialect, Producer
+from penstock.transactions import AddRequest, Dialect, ErrorResult, Producer
 from penstock.transactions.states import EMPTY, ONGOING
 from penstock.types import TopicPartition
 from tests.transactions.transaction_harness import (
+    ID,
     INVOICES,
     OFFSETS,
     ORDERS,
@@ -77,8 +78,14 @@ def test_another_epoch_is_fenced(epoch: int) -> None:
 
 
 def test_no_partitions_and_no_id_are_refused() -> None:
-    harness, _ = ready()
+    harness, client = ready()
     assert Client(harness, transactional_id="").adds() is ErrorCode.INVALID_REQUEST
+    nothing = AddRequest(
+        transactional_id=ID, producer=client.producer, partitions=frozenset(), dialect=Dialect.V1
+    )
+    token = harness.asks(lambda now, token: harness.coordinator.add_partitions(now, token, nothing))
+    assert harness.replies[token] == ErrorResult(error=ErrorCode.INVALID_REQUEST)
+    assert harness.state is EMPTY
 
 
 def test_nothing_joins_a_transaction_that_is_decided() -> None:
