@@ -14,6 +14,7 @@ from penstock.effects import Effect
 from penstock.errors import ErrorCode
 from penstock.transactions import (
     NO_PRODUCER,
+    NO_PRODUCER_ID,
     AddRequest,
     Dialect,
     EndRequest,
@@ -54,6 +55,13 @@ def almost_exhausted() -> Transaction:
     return Transaction(
         producer_id=500, epoch=LAST_CLIENT_EPOCH - 2, timeout_ms=60_000, state=EMPTY, updated_ms=1_000_000
     )
+
+
+def without_new_id(request: Request) -> Request:
+    """As the client has sent it: the host uses a new producer id once."""
+    if isinstance(request, AddRequest):
+        return request
+    return msgspec.structs.replace(request, new_producer_id=NO_PRODUCER_ID)
 
 
 class RandomTransactions(RuleBasedStateMachine):
@@ -98,12 +106,13 @@ class RandomTransactions(RuleBasedStateMachine):
                 case EndRequest():
                     return core.end(now_ms, token, request)
 
-        self.requests.append(request)
         token = self.harness.asks(perform)
         if isinstance(self.harness.replies.get(token), ProducerIdNeeded):
             assert not isinstance(request, AddRequest)
             new = next(self.harness.producer_ids)
             self.ask(msgspec.structs.replace(request, new_producer_id=new), actor)
+        else:
+            self.requests.append(without_new_id(request))
 
     @rule(index=ACTORS, continues=st.booleans(), arrives=st.booleans())
     def init(self, index: int, continues: bool, arrives: bool) -> None:
