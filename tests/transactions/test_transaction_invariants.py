@@ -1,7 +1,7 @@
 """For any order of requests, repetitions, crashes, lost markers, time and disk faults: a transaction has one outcome, a
 commit that was acknowledged stays one, and a producer that was fenced changes nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 import msgspec
@@ -23,8 +23,9 @@ from penstock.transactions import (
     ProducerIdNeeded,
     ProducerResult,
     Result,
+    SendMarkers,
 )
-from penstock.transactions.records import decode_key, decode_value
+from penstock.transactions.records import decode_key
 from penstock.transactions.states import (
     DECIDED,
     EMPTY,
@@ -35,7 +36,8 @@ from penstock.transactions.states import (
     TRANSITIONS,
 )
 from penstock.transactions.transaction import LAST_CLIENT_EPOCH, Transaction
-from tests.transactions.transaction_harness import INVOICES, ORDERS, TransactionHarness
+from penstock.types import TopicPartition
+from tests.transactions.transaction_harness import INVOICES, ORDERS, TransactionHarness, decoded
 
 IDS = ("one", "two")
 ACTORS = st.integers(0, 4)
@@ -89,6 +91,7 @@ class RandomTransactions(RuleBasedStateMachine):
         self.asked: dict[int, tuple[Request, Actor | None]] = {}
         harness.on_reply = self.hear
         self.checked_markers = 0
+        self.marked: dict[int, set[TopicPartition]] = {}
 
     # --- requests
 
@@ -143,11 +146,24 @@ class RandomTransactions(RuleBasedStateMachine):
         )
         self.ask(request, actor if arrives else None)
 
-    @rule(index=ACTORS, commit=st.booleans())
-    def whole_transaction(self, index: int, commit: bool) -> None:
-        """Random steps alone hardly ever reach the end of one."""
+    @rule(index=ACTORS, takes_over=st.booleans())
+    def begin(self, index: int, takes_over: bool) -> None:
+        """Random steps alone hardly ever open a transaction."""
+        self.change_disk("prompt")
+        self.harness.flush()
+        for _ in range(2 if takes_over else 0):
+            self.init(index, continues=False, arrives=True)
+            self.markers_are_written()
         self.add(index, ORDERS)
-        self.end(index, commit, arrives=True)
+
+    @rule(index=ACTORS, takes_over=st.booleans(), commit=st.booleans(), arrives=st.booleans())
+    def decide(self, index: int, takes_over: bool, commit: bool, arrives: bool) -> None:
+        self.begin(index, takes_over)
+        self.end(index, commit, arrives)
+
+    @rule(index=ACTORS, takes_over=st.booleans(), commit=st.booleans())
+    def whole_transaction(self, index: int, takes_over: bool, commit: bool) -> None:
+        self.decide(index, takes_over, commit, arrives=True)
         self.markers_are_written()
 
     @rule(at=st.integers(0, 1000))
@@ -165,14 +181,18 @@ class RandomTransactions(RuleBasedStateMachine):
     @rule()
     def markers_are_written(self) -> None:
         for message in list(self.harness.sent):
-            self.harness.marks(message)
+            self.mark(message, message.partitions)
 
     @rule(at=st.integers(0, 1000))
     def one_marker_is_written(self, at: int) -> None:
         """Perhaps one of a transaction that has ended long ago."""
         if self.harness.sent:
             message = self.harness.sent[at % len(self.harness.sent)]
-            self.harness.marks(message, sorted(message.partitions)[0])
+            self.mark(message, {min(message.partitions)})
+
+    def mark(self, message: SendMarkers, partitions: Collection[TopicPartition]) -> None:
+        self.marked.setdefault(message.id, set()).update(partitions)
+        self.harness.marks(message, *partitions)
 
     @rule(duration_ms=st.sampled_from([1, 30_000, 70_000, 400_000]))
     def time_passes(self, duration_ms: int) -> None:
@@ -222,6 +242,9 @@ class RandomTransactions(RuleBasedStateMachine):
             assert self.lineage[producer] == takeover, "a producer that was fenced is served"
         if isinstance(result, ProducerResult) and result.producer != NO_PRODUCER:
             assert result.producer.epoch <= LAST_CLIENT_EPOCH
+            assert result.producer != producer, (
+                "every step of a client to the next producer is seen in the epoch"
+            )
             assert self.lineage.setdefault(result.producer, takeover) == takeover
 
     def is_new(self, name: str) -> bool:
@@ -245,6 +268,7 @@ class RandomTransactions(RuleBasedStateMachine):
         for name in IDS:
             self.check_log(name)
             self.check_verification(name)
+            self.check_completion(name)
         next_ms = self.harness.coordinator.next_deadline_ms
         assert next_ms is None or next_ms >= self.harness.now_ms
         for message in self.harness.sent[self.checked_markers :]:
@@ -260,7 +284,7 @@ class RandomTransactions(RuleBasedStateMachine):
 
     def check_log(self, name: str) -> None:
         values = [
-            None if value is None else decode_value(value)
+            None if value is None else decoded(value)
             for key, value in self.harness.durable
             if decode_key(key) == name
         ]
@@ -273,6 +297,21 @@ class RandomTransactions(RuleBasedStateMachine):
             assert after.producer_id != before.producer_id or after.epoch >= before.epoch
             assert after.state not in DECIDED or after.partitions == before.partitions
             assert after.state is not ONGOING or after.partitions >= before.partitions
+            if fenced and not self.asked_to_abort(before.producer):
+                assert after.epoch == before.epoch + 1, "the coordinator aborts with an epoch of its own"
+
+    def asked_to_abort(self, producer: Producer) -> bool:
+        return any(
+            isinstance(one, EndRequest) and one.producer == producer and not one.commit
+            for one in self.requests
+        )
+
+    def check_completion(self, name: str) -> None:
+        """A transaction is complete only when all its partitions have their marker."""
+        description = self.harness.coordinator.describe(name)
+        sent = [message for message in self.harness.sent if message.transactional_id == name]
+        if description is not None and description.state in IDLE and sent:
+            assert self.marked.get(sent[-1].id) == sent[-1].partitions
 
     def check_verification(self, name: str) -> None:
         """A partition is verified only for the producer of the open transaction, in which it is."""
@@ -311,4 +350,4 @@ class RandomTransactions(RuleBasedStateMachine):
 
 
 TestTransactionsUnderFire = RandomTransactions.TestCase
-TestTransactionsUnderFire.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTransactionsUnderFire.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -3,6 +3,7 @@ slow or full, and partitions that take markers when the test says so."""
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from penstock.config import Limits, TransactionSettings
 from penstock.effects import Effect, KeyValue, Persist, Reply, Send
@@ -33,6 +34,9 @@ ORDERS = TopicPartition("orders", 0)
 INVOICES = TopicPartition("invoices", 3)
 OFFSETS = TopicPartition("__consumer_offsets", 7)
 HOUR_MS = 3_600_000
+
+decoded = lru_cache(maxsize=4096)(decode_value)
+"""Tests look at the whole log after every step."""
 
 
 class TransactionHarness:
@@ -135,7 +139,7 @@ class TransactionHarness:
     def stored(self, transactional_id: str = ID) -> list[Transaction]:
         """All states of an id that are durable."""
         return [
-            decode_value(value)
+            decoded(value)
             for key, value in self.durable
             if value is not None and decode_key(key) == transactional_id
         ]
