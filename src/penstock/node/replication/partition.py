@@ -44,6 +44,7 @@ _PRODUCER_ERRORS = frozenset(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.POLICY_VIOLATION,
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
