@@ -150,6 +150,13 @@ class ProducerStates:
                 f"of {entry.coordinator_epoch}",
             )
 
+    def has_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer is open, which it began with this epoch."""
+        if producer_id not in self.transactions.open:
+            return False
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.epoch == epoch
+
     # --- from the batches
 
     def enter(self, header: BatchHeader, batch: Buffer, now_ms: int, *, is_committed: bool = False) -> None:
