@@ -1,0 +1,132 @@
+"""A transactional producer that says every request itself, in either dialect, also wrong ones."""
+
+from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages import add_partitions_to_txn as adding
+from penstock.kafka.wire.messages import end_txn as ending
+from penstock.kafka.wire.messages import find_coordinator as finding
+from penstock.kafka.wire.messages import init_producer_id as initialising
+from penstock.kafka.wire.messages import produce as producing
+from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask
+
+TIME_MS = 1_700_000_000_000
+TIMEOUT_MS = 60_000
+RETRIED = {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+class TransactionalProducer:
+    """V1 by default. All methods return the error code, and none repeats a request."""
+
+    def __init__(self, client: RawClient, transactional_id: str, *, v2: bool = False) -> None:
+        self.client = client
+        self.transactional_id = transactional_id
+        self.produce_version, self.end_version = (12, 5) if v2 else (11, 4)
+        self.is_v2 = v2
+        self.producer_id, self.epoch = -1, -1
+        self.sequences: dict[tuple[str, int], int] = {}
+
+    def find_coordinator(self) -> int:
+        """Also creates the transaction topic."""
+        wanted = finding.FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
+        answer = ask(self.client, ApiKey.FIND_COORDINATOR, 6, wanted, finding.FindCoordinatorResponse)
+        return answer.coordinators[0].error_code
+
+    def init(self, *, version: int = 5, timeout_ms: int = TIMEOUT_MS, resume: bool = False) -> int:
+        request = initialising.InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms
+        )
+        if resume:
+            request.producer_id, request.producer_epoch = self.producer_id, self.epoch
+        answer = ask(
+            self.client, ApiKey.INIT_PRODUCER_ID, version, request, initialising.InitProducerIdResponse
+        )
+        if not answer.error_code:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return answer.error_code
+
+    def begin(self) -> None:
+        """Finds the coordinator and initialises, as often as that takes."""
+        while self.find_coordinator() in RETRIED:
+            pass
+        while (code := self.init()) in RETRIED:
+            pass
+        assert code == ErrorCode.NONE
+
+    def _become(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.sequences.clear()
+        self.producer_id, self.epoch = producer_id, epoch
+
+    def add(self, *topics: str, version: int = 3) -> int:
+        """AddPartitionsToTxn for partition 0 of each topic; the code of the first."""
+        request = adding.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[adding.AddPartitionsToTxnTopic(name=one, partitions=[0]) for one in topics],
+        )
+        key = ApiKey.ADD_PARTITIONS_TO_TXN
+        answer = ask(self.client, key, version, request, adding.AddPartitionsToTxnResponse)
+        return answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+
+    def send_request(self, topic: str, *values: str, transactional: bool = True) -> producing.ProduceRequest:
+        sequence = self.sequences.get((topic, 0), 0)
+        batch = build_batch(
+            [Record(at, TIME_MS, None, value.encode()) for at, value in enumerate(values)],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        data = producing.PartitionProduceData(index=0, records=batch)
+        return producing.ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=TIMEOUT_MS,
+            topic_data=[producing.TopicProduceData(name=topic, partition_data=[data])],
+        )
+
+    def send(self, topic: str, *values: str, version: int | None = None) -> int:
+        request = self.send_request(topic, *values)
+        key, version = ApiKey.PRODUCE, version or self.produce_version
+        answer = ask(self.client, key, version, request, producing.ProduceResponse)
+        row = answer.responses[0].partition_responses[0]
+        if not row.error_code:
+            self.sequences[topic, 0] = self.sequences.get((topic, 0), 0) + len(values)
+        return row.error_code
+
+    def write(self, topic: str, *values: str) -> None:
+        """What a client does, as often as it takes."""
+        if not self.is_v2:
+            while (code := self.add(topic)) in RETRIED:
+                pass
+            assert code == ErrorCode.NONE
+        while (code := self.send(topic, *values)) in RETRIED:
+            pass
+        assert code == ErrorCode.NONE
+
+    def end(self, *, commit: bool, version: int | None = None) -> int:
+        request = ending.EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        key, version = ApiKey.END_TXN, version or self.end_version
+        answer = ask(self.client, key, version, request, ending.EndTxnResponse)
+        if not answer.error_code and answer.producer_id >= 0:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return answer.error_code
+
+    def finish(self, *, commit: bool) -> None:
+        """What a client does, as often as it takes."""
+        while (code := self.end(commit=commit)) in RETRIED:
+            pass
+        assert code == ErrorCode.NONE
