@@ -1,5 +1,8 @@
 """A transactional producer that says every request itself, in either dialect, also wrong ones."""
 
+import time
+from collections.abc import Callable, Container
+
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
@@ -8,7 +11,7 @@ from penstock.kafka.wire.messages import end_txn as ending
 from penstock.kafka.wire.messages import find_coordinator as finding
 from penstock.kafka.wire.messages import init_producer_id as initialising
 from penstock.kafka.wire.messages import produce as producing
-from tests.kafka.raw import RawClient
+from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 from tests.kafka.requests import ask
 
 TIME_MS = 1_700_000_000_000
@@ -18,7 +21,18 @@ RETRIED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
+
+
+def persist(request: Callable[[], int], retried: Container[int] = RETRIED) -> int:
+    """The first code that is not to be retried; NONE, unless the caller lists what else it expects."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (code := request()) in retried:
+        assert time.monotonic() < deadline, ErrorCode(code).name
+    assert code == ErrorCode.NONE or retried is not RETRIED, ErrorCode(code).name
+    return code
 
 
 class TransactionalProducer:
@@ -26,6 +40,9 @@ class TransactionalProducer:
 
     def __init__(self, client: RawClient, transactional_id: str, *, v2: bool = False) -> None:
         self.client = client
+        """Of the coordinator."""
+        self.leader = client
+        """Of the node that leads the topics."""
         self.transactional_id = transactional_id
         self.produce_version, self.end_version = (12, 5) if v2 else (11, 4)
         self.is_v2 = v2
@@ -53,11 +70,8 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Finds the coordinator and initialises, as often as that takes."""
-        while self.find_coordinator() in RETRIED:
-            pass
-        while (code := self.init()) in RETRIED:
-            pass
-        assert code == ErrorCode.NONE
+        persist(self.find_coordinator)
+        persist(self.init)
 
     def _become(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
@@ -96,7 +110,7 @@ class TransactionalProducer:
     def send(self, topic: str, *values: str, version: int | None = None) -> int:
         request = self.send_request(topic, *values)
         key, version = ApiKey.PRODUCE, version or self.produce_version
-        answer = ask(self.client, key, version, request, producing.ProduceResponse)
+        answer = ask(self.leader, key, version, request, producing.ProduceResponse)
         row = answer.responses[0].partition_responses[0]
         if not row.error_code:
             self.sequences[topic, 0] = self.sequences.get((topic, 0), 0) + len(values)
@@ -105,12 +119,8 @@ class TransactionalProducer:
     def write(self, topic: str, *values: str) -> None:
         """What a client does, as often as it takes."""
         if not self.is_v2:
-            while (code := self.add(topic)) in RETRIED:
-                pass
-            assert code == ErrorCode.NONE
-        while (code := self.send(topic, *values)) in RETRIED:
-            pass
-        assert code == ErrorCode.NONE
+            persist(lambda: self.add(topic))
+        persist(lambda: self.send(topic, *values))
 
     def end(self, *, commit: bool, version: int | None = None) -> int:
         request = ending.EndTxnRequest(
@@ -127,6 +137,4 @@ class TransactionalProducer:
 
     def finish(self, *, commit: bool) -> None:
         """What a client does, as often as it takes."""
-        while (code := self.end(commit=commit)) in RETRIED:
-            pass
-        assert code == ErrorCode.NONE
+        persist(lambda: self.end(commit=commit))

@@ -1,7 +1,9 @@
 """Transactions as producers ask for them, in both dialects: V1 (EndTxn up to 4) and V2 (EndTxn 5, Produce 12)."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,15 @@ from penstock.kafka.wire.messages import add_partitions_to_txn as adding
 from penstock.kafka.wire.messages import delete_topics as deleting
 from penstock.kafka.wire.messages import produce as producing
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.node import Node
+from penstock.node.calls import methods
+from penstock.node.calls.messages.transactions import JoinTransaction
+from penstock.transactions import Dialect, EndRequest, Producer
+from penstock.types import Caller
 from tests.kafka.committed_records import committed_values, last_stable_offset
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask, create, write
-from tests.kafka.transactional_producer import RETRIED, TransactionalProducer
+from tests.kafka.transactional_producer import TransactionalProducer, persist
 
 Unique = Callable[[str], str]
 PATIENCE_SECONDS = 60.0
@@ -103,14 +110,10 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
 ) -> None:
     producer = TransactionalProducer(client, unique("producer"))
     producer.begin()
-    while producer.init(timeout_ms=1) in RETRIED:
-        pass
-    while (code := producer.add(topic)) in RETRIED:
-        pass
-    assert code == ErrorCode.NONE
-    codes = {ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS}  # it may or may not come in time
-    while (code := producer.send(topic, "late")) in codes:
-        pass
+    persist(lambda: producer.init(timeout_ms=1))
+    persist(lambda: producer.add(topic))
+    may_come_in_time = {ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS}
+    code = persist(lambda: producer.send(topic, "late"), may_come_in_time)
     assert code == ErrorCode.INVALID_PRODUCER_EPOCH
     wait_until(lambda: last_stable_offset(client, topic) == write(client, topic).base_offset)
     assert "late" not in committed_values(client, topic)
@@ -155,8 +158,8 @@ def test_a_batch_that_comes_after_the_end_of_its_transaction_does_not_begin_one(
     producer.write(topic, "a")
     producer.finish(commit=False)
     wait_until(lambda: last_stable_offset(client, topic) == 2)
-    while (code := producer.send(topic, "late")) == ErrorCode.NOT_ENOUGH_REPLICAS:
-        pass  # the coordinator has not heard of the marker yet
+    not_heard_yet = {ErrorCode.NOT_ENOUGH_REPLICAS}  # the coordinator, of the marker
+    code = persist(lambda: producer.send(topic, "late"), not_heard_yet)
     assert code == ErrorCode.TRANSACTION_ABORTABLE
     assert last_stable_offset(client, topic) == 2
 
@@ -276,3 +279,45 @@ def test_clients_are_told_to_speak_the_newer_dialect(client: RawClient) -> None:
     finalised = {one.name: one.max_version_level for one in answer.finalized_features}
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
     assert (finalised["transaction.version"], supported["transaction.version"]) == (2, (0, 2))
+
+
+# --- races
+
+
+def test_a_marker_that_overtakes_the_coordinators_answer_leaves_no_transaction_open() -> None:
+    """The coordinator says that the partition is part of the transaction, and ends it before the leader hears that."""
+    with Broker(http=None) as broker, RawClient(broker) as client:
+        create(client, "t", replicas=1)
+        producer = TransactionalProducer(client, "p")
+        producer.begin()
+        assert producer.add("t") == ErrorCode.NONE
+        service: Any = broker._thread.service
+        asked = end_before_the_first_answer(service.node, producer)
+        assert producer.send("t", "late") == ErrorCode.TRANSACTION_ABORTABLE
+        assert len(asked) == 2, "the first answer did not count any more"
+        assert last_stable_offset(client, "t") == 1
+        assert committed_values(client, "t") == []
+
+
+def end_before_the_first_answer(node: Node, producer: TransactionalProducer) -> list[JoinTransaction]:
+    """Aborts the transaction after the coordinator's first answer, and passes the answer on when the marker is there.
+    Returns the questions."""
+    handlers, number = node.calls._handlers, methods.JOIN_TRANSACTION.number
+    answer_now = handlers[number]
+    asked: list[JoinTransaction] = []
+
+    async def answer_late(caller: Caller, request: JoinTransaction) -> Any:
+        answer = await answer_now(caller, request)
+        asked.append(request)
+        if len(asked) == 1:
+            current = Producer(producer.producer_id, producer.epoch)
+            await node.transactions.end(
+                EndRequest(transactional_id="p", producer=current, commit=False, dialect=Dialect.V1)
+            )
+            host = node.transactions.cores.get(node.transactions.cores.index_of("p"))
+            while (found := host.core.describe("p")) is None or found.state.title != "CompleteAbort":
+                await asyncio.sleep(0.01)
+        return answer
+
+    handlers[number] = answer_late
+    return asked

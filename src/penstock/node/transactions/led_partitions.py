@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.batch import EndMarker
-from penstock.cluster import ClusterState
+from penstock.cluster import TRANSACTIONS_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended
 from penstock.log.producers import MAX_PRODUCERS
@@ -125,6 +125,10 @@ class LedPartitions(Part):
             await asyncio.sleep(ADD_PAUSE_SECONDS)
 
     async def _ask(self, request: JoinTransaction) -> list[ErrorCode]:
+        if (
+            TRANSACTIONS_TOPIC not in self._state.topics
+        ):  # no producer was initialised, as far as this node knows
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(request.partitions)
         target = TransactionCoordinatorOf(request.transactional_id)
         try:
             joined = await self._calls.ask(target, methods.JOIN_TRANSACTION, request, caller=BROKER)
