@@ -21,9 +21,13 @@ from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request
 from penstock.kafka.wire.messages import describe_configs, fetch, offset_commit, share_fetch
 from penstock.kafka.wire.messages import describe_topic_partitions as paging
 from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.kafka.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.kafka.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.kafka.wire.schema import ARRAY, INT32, RECORDS, STRING, STRUCT, UUID16
 from penstock.node.access import Access
 from penstock.node.calls import Calls
@@ -427,3 +431,68 @@ def test_the_bit_fields_of_a_refused_caller_are_empty(existing: ExistingResource
         answer = existing.client.call(ApiKey.METADATA, 10, request)
     assert isinstance(answer, MetadataResponse)
     assert answer.cluster_authorized_operations == 0
+
+
+# --- transactional ids
+
+
+def test_a_caller_without_rights_on_a_transactional_id_is_told_so(existing: ExistingResources) -> None:
+    refused = {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    for key, version, request in transactional_requests(existing):
+        with deciding(allow=False):
+            codes = error_codes(existing.client.call(key, version, request))
+        assert codes <= {*AUTHORIZATION_ERRORS, ErrorCode.NONE}, key.name
+        with deciding_on(ResourceType.TRANSACTIONAL_ID) as asked:
+            codes = error_codes(existing.client.call(key, version, request))
+        assert codes - {ErrorCode.NONE} == refused, key.name
+        assert asked == {served(key).on_transactional_id}
+
+
+def transactional_requests(existing: ExistingResources) -> list[tuple[ApiKey, int, Message]]:
+    """Requests that name transactional ids only if they are about transactions."""
+    find = cast(FindCoordinatorRequest, filled(ApiKey.FIND_COORDINATOR, existing))
+    find.key_type, find.coordinator_keys = 1, [TRANSACTIONAL_ID]
+    init = cast(InitProducerIdRequest, filled(ApiKey.INIT_PRODUCER_ID, existing))
+    init.transactional_id, init.transaction_timeout_ms = TRANSACTIONAL_ID, 1000
+    write = cast(ProduceRequest, filled(ApiKey.PRODUCE, existing))
+    write.transactional_id = TRANSACTIONAL_ID
+    write.topic_data[0].partition_data[0].records = build_batch(
+        [Record(0, 1, b"k", b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    return [
+        (ApiKey.FIND_COORDINATOR, 6, find),
+        (ApiKey.INIT_PRODUCER_ID, 5, init),
+        (ApiKey.PRODUCE, 11, write),
+        (ApiKey.PRODUCE, 12, write),
+    ]
+
+
+def test_transactional_ids_that_the_caller_may_not_see_are_not_listed(existing: ExistingResources) -> None:
+    for key, version, request in transactional_requests(existing)[:2]:
+        existing.client.call(key, version, request)
+    request = ListTransactionsRequest()
+    every = existing.client.call(ApiKey.LIST_TRANSACTIONS, 2, request)
+    assert isinstance(every, ListTransactionsResponse)
+    assert TRANSACTIONAL_ID in {one.transactional_id for one in every.transaction_states}
+    with deciding_on(ResourceType.TRANSACTIONAL_ID) as asked:
+        none = existing.client.call(ApiKey.LIST_TRANSACTIONS, 2, request)
+    assert isinstance(none, ListTransactionsResponse)
+    assert (none.error_code, none.transaction_states) == (ErrorCode.NONE, [])
+    assert asked == {Operation.DESCRIBE}
+
+
+@contextmanager
+def deciding_on(refused: ResourceType) -> Iterator[set[Operation]]:
+    """Callers are allowed everything but resources of this type; yields the operations that are asked for on those."""
+    asked: set[Operation] = set()
+
+    def decide(
+        self: Resources, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if resource_type is refused:
+            asked.add(operation)
+        return resource_type is not refused
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resources, "_allows", decide)
+        yield asked

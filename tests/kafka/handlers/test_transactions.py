@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVer
 from penstock.node import Node
 from penstock.node.calls import methods
 from penstock.node.calls.messages.transactions import JoinTransaction
+from penstock.node.transactions.marker_sender import MarkerSender
 from penstock.transactions import Dialect, EndRequest, Producer
 from penstock.types import Caller
 from tests.kafka.committed_records import committed_values, last_stable_offset
@@ -321,3 +323,40 @@ def end_before_the_first_answer(node: Node, producer: TransactionalProducer) -> 
 
     handlers[number] = answer_late
     return asked
+
+
+# --- restarts
+
+
+@BOTH_DIALECTS
+def test_an_open_transaction_outlives_a_restart_of_the_node(tmp_path: Path, v2: bool) -> None:
+    with Broker(data_dir=tmp_path, http=None) as broker, RawClient(broker) as client:
+        create(client, "t", replicas=1)
+        before = TransactionalProducer(client, "p", v2=v2)
+        before.begin()
+        before.write("t", "a")
+    with Broker(data_dir=tmp_path, http=None) as broker, RawClient(broker) as client:
+        assert committed_values(client, "t") == []
+        producer = TransactionalProducer(client, "p", v2=v2)
+        producer.producer_id, producer.epoch = before.producer_id, before.epoch
+        producer.sequences = before.sequences
+        persist(producer.find_coordinator)
+        producer.write("t", "b")
+        producer.finish(commit=True)
+        wait_until(lambda: committed_values(client, "t") == ["a", "b"])
+
+
+def test_a_transaction_that_was_decided_before_a_restart_gets_its_markers_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(data_dir=tmp_path, http=None) as broker, RawClient(broker) as client:
+        create(client, "t", replicas=1)
+        producer = TransactionalProducer(client, "p")
+        producer.begin()
+        producer.write("t", "a")
+        monkeypatch.setattr(MarkerSender, "_send_all", lambda self: None)  # as if it was killed before
+        producer.finish(commit=True)
+        assert committed_values(client, "t") == []
+    monkeypatch.undo()
+    with Broker(data_dir=tmp_path, http=None) as broker, RawClient(broker) as client:
+        wait_until(lambda: committed_values(client, "t") == ["a"])

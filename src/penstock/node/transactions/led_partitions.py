@@ -34,10 +34,6 @@ from penstock.types import Caller, GroupId, Term, TopicPartition
 COMMIT_WAIT_SECONDS = 2.0
 """How long markers of one call are waited for: those of a partition without a majority must not hold up the others. The
 coordinator asks again, and (3) makes that a question for the same marker."""
-ADD_SECONDS = 0.1
-"""How long a leader repeats its question while the markers of the producer's last transaction are being written (V2).
-Kafka's add.partitions.to.txn.retry.backoff.max.ms: clients pause for longer."""
-ADD_PAUSE_SECONDS = 0.01
 
 
 class WrittenMarker:
@@ -109,6 +105,8 @@ class LedPartitions(Part):
     ) -> list[ErrorCode]:
         """Asks the coordinator whether these partitions are part of the producer's transaction; with `adds` it adds
         them. An error code for each."""
+        if TRANSACTIONS_TOPIC not in self._state.topics:  # no producer was initialised yet
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(partitions)
         request = JoinTransaction(
             transactional_id,
             producer.producer_id,
@@ -116,24 +114,11 @@ class LedPartitions(Part):
             [(one.topic, one.partition) for one in partitions],
             adds,
         )
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ADD_SECONDS
-        while True:
-            codes = await self._ask(request)
-            if not adds or ErrorCode.CONCURRENT_TRANSACTIONS not in codes or loop.time() >= deadline:
-                return codes
-            await asyncio.sleep(ADD_PAUSE_SECONDS)
-
-    async def _ask(self, request: JoinTransaction) -> list[ErrorCode]:
-        if (
-            TRANSACTIONS_TOPIC not in self._state.topics
-        ):  # no producer was initialised, as far as this node knows
-            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(request.partitions)
-        target = TransactionCoordinatorOf(request.transactional_id)
+        target = TransactionCoordinatorOf(transactional_id)
         try:
             joined = await self._calls.ask(target, methods.JOIN_TRANSACTION, request, caller=BROKER)
         except KafkaError as problem:
-            return [problem.code] * len(request.partitions)
+            return [problem.code] * len(partitions)
         return [ErrorCode(code) for code in joined.codes]
 
     # --- markers

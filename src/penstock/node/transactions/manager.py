@@ -5,7 +5,9 @@ each request finds the coordinator of its transactional id and waits for the rep
 markers that coordinators decide on, and `led_partitions.py` is the side of the partitions that they are written to.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -37,6 +39,13 @@ from penstock.transactions import (
     TransactionCoordinator,
 )
 from penstock.types import Caller, TopicPartition
+
+R = TypeVar("R", ProducerResult, ErrorResult)
+
+BUSY_SECONDS = 0.1
+"""How long a request waits for the markers of the producer's last transaction, which take some milliseconds: clients
+pause for up to 500 ms after CONCURRENT_TRANSACTIONS. As long as Kafka waits before it adds partitions (V2)."""
+BUSY_PAUSE_SECONDS = 0.005
 
 AskWithId = Callable[[TransactionCoordinator, int, object, int], list[Effect]]
 """A request that may need a producer id: takes the core, the time, the token and the id."""
@@ -93,6 +102,9 @@ class TransactionManager(Part):
         return await self._ask_with_id(request.transactional_id, ask)
 
     async def _ask_with_id(self, transactional_id: str, ask: AskWithId) -> ProducerResult:
+        return await _while_busy(lambda: self._ask_once(transactional_id, ask))
+
+    async def _ask_once(self, transactional_id: str, ask: AskWithId) -> ProducerResult:
         """Gets a producer id only for a request that needs one. Each id is used for one request: a request that failed
         may have stored it."""
         host = await self.cores.home(transactional_id)
@@ -105,11 +117,13 @@ class TransactionManager(Part):
         return result
 
     async def add_partitions(self, request: AddRequest) -> ErrorCode:
+        return (await _while_busy(lambda: self._add_once(request))).error
+
+    async def _add_once(self, request: AddRequest) -> ErrorResult:
         host = await self.cores.home(request.transactional_id)
-        result = await host.ask(
+        return await host.ask(
             ErrorResult, lambda now_ms, token: host.core.add_partitions(now_ms, token, request)
         )
-        return result.error
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
@@ -143,4 +157,13 @@ async def _ask(
 ) -> ProducerResult | ProducerIdNeeded:
     result = await host.ask(object, lambda now_ms, token: ask(host.core, now_ms, token, new_id))
     assert isinstance(result, ProducerResult | ProducerIdNeeded)
+    return result
+
+
+async def _while_busy(ask: Callable[[], Awaitable[R]]) -> R:
+    """Repeats a request while it is answered CONCURRENT_TRANSACTIONS, for a moment."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BUSY_SECONDS
+    while (result := await ask()).error is ErrorCode.CONCURRENT_TRANSACTIONS and loop.time() < deadline:
+        await asyncio.sleep(BUSY_PAUSE_SECONDS)
     return result
