@@ -82,9 +82,10 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("POST", "/v1/cluster/rebalance", cluster.rebalance, ALTER, CLUSTER,
                       "Begin the moves that may begin now; repeat it until none is left", (409,)),
         HttpOperation("POST", "/v1/cluster/nodes/{node_id}/decommission", cluster.decommission_node, ALTER, CLUSTER,
-                      "Move everything away from a node, and then remove it from the cluster", (404, 409)),
+                      "Move everything away from a node, and then remove it from the cluster",
+                      (404, 409), changes="node"),
         HttpOperation("DELETE", "/v1/cluster/nodes/{node_id}/decommission", cluster.keep_node, ALTER, CLUSTER,
-                      "Keep a node that was to leave", (404, 409)),
+                      "Keep a node that was to leave", (404, 409), changes="node"),
         HttpOperation("POST", "/v1/cluster/recover", cluster.recover_partitions, ALTER, CLUSTER,
                       "Let this node's replicas continue alone where all others are lost for good; records may be lost",
                       (409,), while_waiting=True),
@@ -196,17 +197,20 @@ def _users(node: Node) -> list[HttpOperation]:
     users, one = Users(node), "/v1/users/{user}"
     return [
         HttpOperation("GET", "/v1/users", users.list_users, DESCRIBE, CLUSTER, "All users, without their passwords"),
-        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER, "Create a user", (409,), 201),
+        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER,
+                      "Create a user", (409,), 201, changes="user"),
         HttpOperation("DELETE", one, users.delete_user, ALTER, CLUSTER,
-                      "Delete a user and its API tokens; access rules and grants that name it stay", (404,)),
+                      "Delete a user and its API tokens; access rules and grants that name it stay",
+                      (404,), changes="user"),
         HttpOperation("PUT", one + "/password", users.set_password, ALTER, CLUSTER,
-                      "Set another password; users may do this for themselves", (404,), 204, by_user=True),
+                      "Set another password; users may do this for themselves",
+                      (404,), 204, by_user=True, changes="user"),
         HttpOperation("GET", one + "/tokens", users.list_tokens, DESCRIBE, CLUSTER,
                       "API tokens of a user, without their secrets", (404,), by_user=True),
         HttpOperation("POST", one + "/tokens", users.create_token, ALTER, CLUSTER,
-                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True),
+                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True, changes="user"),
         HttpOperation("DELETE", one + "/tokens/{token_id}", users.revoke_token, ALTER, CLUSTER,
-                      "Revoke an API token, at once", (404,), 204, by_user=True),
+                      "Revoke an API token, at once", (404,), 204, by_user=True, changes="user"),
     ]
 
 
@@ -224,14 +228,15 @@ def _access_rules(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
                       "Roles: the four that are built in, and those of your own", (409,)),
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
-                      "Create or replace a role; all who have it get its new permissions", (409,)),
+                      "Create or replace a role; all who have it get its new permissions", (409,), changes="role"),
         HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
-                      "Delete a role that nobody has", (404, 409), 204),
+                      "Delete a role that nobody has", (404, 409), 204, changes="role"),
         HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
         HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
-                      "Give a role to a principal, for everything or for a pattern of names", (404, 409), 201),
+                      "Give a role to a principal, for everything or for a pattern of names",
+                      (404, 409), 201, changes="role"),
         HttpOperation("DELETE", "/v1/grants", roles.revoke_role, ALTER, CLUSTER,
-                      "Take a role from a principal: exactly this grant", (404, 409), 204),
+                      "Take a role from a principal: exactly this grant", (404, 409), 204, changes="role"),
     ]
 # fmt: on
 

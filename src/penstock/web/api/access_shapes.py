@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from penstock.node.status.audit import MAX_NAMES
 from penstock.security.acls import ANY_NAME, AclBinding, PatternType, Permission
 from penstock.security.hosts import ANY_HOST
 from penstock.security.plain import MAX_PASSWORD_BYTES
@@ -218,6 +219,11 @@ def resource_name(kind: ResourceKind, name: str | None, field: str = "name") -> 
 class NewAcls(_Input, frozen=True, kw_only=True):
     acls: Annotated[list[AclRule], Meta(min_length=1, max_length=MAX_RULES)]
 
+    @property
+    def audit_name(self) -> str:
+        more = [f"{len(self.acls) - MAX_NAMES} more"] if len(self.acls) > MAX_NAMES else []
+        return "; ".join([*(_rule_words(rule) for rule in self.acls[:MAX_NAMES]), *more])
+
 
 class AclParams(_Input, frozen=True, kw_only=True):
     """Selects rules; fields that are left out select all. With `match`, a name selects the rules that apply to it."""
@@ -229,6 +235,17 @@ class AclParams(_Input, frozen=True, kw_only=True):
     host: HostText | None = None
     operation: OperationName | None = None
     permission: PermissionName | None = None
+
+    @property
+    def audit_name(self) -> str:
+        return _rule_words(self)
+
+
+def _rule_words(rule: AclRule | AclParams) -> str:
+    """As the audit log has the rules that Kafka's APIs change (`kafka/handlers/audited.py`)."""
+    parts = (rule.permission, rule.principal, rule.operation, rule.resource_type)
+    name = CLUSTER_NAME if rule.name is None and rule.resource_type == "cluster" else rule.name
+    return " ".join(part or "any" for part in (*parts, name))
 
 
 class AclList(_Facts, frozen=True, kw_only=True):
@@ -336,6 +353,11 @@ class Grant(_Input, frozen=True, kw_only=True):
             pattern_type=pattern,
             host=grant.host,
         )
+
+    @property
+    def audit_name(self) -> str:
+        names = "" if self.name == ANY_NAME else f" on {self.name}{'*' * (self.pattern_type == 'prefixed')}"
+        return f"{self.role} for {self.principal}{names}"
 
     def grant(self) -> RoleGrant:
         pattern = PatternType[self.pattern_type.upper()]
