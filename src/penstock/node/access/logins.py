@@ -113,6 +113,11 @@ class Logins(Part):
         left = max(1, accepted.expires_ms - int(time.time() * 1000))
         return min(left, longest) if longest else left
 
+    def expires_ms(self, accepted: Accepted) -> int | None:
+        """When a login ends, by the wall clock; None: never."""
+        lifetime_ms = self.lifetime_ms(accepted)
+        return int(time.time() * 1000) + lifetime_ms if lifetime_ms else None
+
     def _verifiers(self) -> Verifiers:
         access = self._state.access
         decoys = Decoys(access.login_secret or self._spare_secret)
