@@ -273,7 +273,8 @@ def test_the_first_start_with_login_prints_the_password_of_admin_once(serve: Ser
 
 
 def test_the_login_of_commands_is_no_setting_of_a_node(serve: Serve) -> None:
-    process = serve(*ANYWHERE, "--memory", PENSTOCK_USER="alice", PENSTOCK_PASSWORD="not for nodes")
+    login = {"PENSTOCK_USER": "alice", "PENSTOCK_PASSWORD": "not for nodes"}
+    process = serve(*ANYWHERE, "--memory", **login, PENSTOCK_CLIENT_TLS_CA="/the/nodes/authority.pem")
     until_ready(process)
     process.send_signal(signal.SIGTERM)
     assert "not for nodes" not in "".join(process.communicate(timeout=PATIENCE_SECONDS))

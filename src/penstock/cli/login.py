@@ -5,12 +5,12 @@ their TLS context from the same settings. So `-X` and the `kafka` table of a pro
 
     user        --user, the profile's `user`, PENSTOCK_USER
     password    --password-file (`-` is stdin), the profile's `password_file`, PENSTOCK_PASSWORD, or a question
-    TLS         --tls-ca, --tls-cert and --tls-key, or those of the profile, or PENSTOCK_TLS_CA; --tls alone trusts the
-                authorities of the system
+    TLS         --tls-ca, --tls-cert and --tls-key, or those of the profile, or PENSTOCK_CLIENT_TLS_CA; --tls alone
+                trusts the authorities of the system
 
-A profile's parts are used together: where it says anything about login or TLS, PENSTOCK_USER and PENSTOCK_TLS_CA are
-not looked at, since they may be those of another cluster. A password is never an argument, since `ps` shows these to
-everybody on the machine.
+A profile's parts are used together: where it says anything about login or TLS, PENSTOCK_USER and
+PENSTOCK_CLIENT_TLS_CA are not looked at, since they may be those of another cluster. A password is never an argument,
+since `ps` shows these to everybody on the machine.
 """
 
 import base64
@@ -32,7 +32,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 USER_VARIABLE = "PENSTOCK_USER"
 PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
-TLS_CA_VARIABLE = "PENSTOCK_TLS_CA"
+TLS_CA_VARIABLE = "PENSTOCK_CLIENT_TLS_CA"
+"""Not PENSTOCK_TLS_CA: that is the setting `tls_ca` of `serve`, the authorities that sign the certificates of clients.
+With one variable for both, a shell that is set up for commands would start nodes that want certificates of clients."""
 MECHANISM = "SCRAM-SHA-256"
 """Users that Penstock makes have both kinds of SCRAM; -X sasl.mechanism=... names another mechanism."""
 MAX_PASSWORD_FILE_BYTES = 16 * 1024
