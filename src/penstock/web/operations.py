@@ -30,6 +30,7 @@ from penstock.web.api.queue_jobs import QueueJobs
 from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
+from penstock.web.api.quotas import Quotas
 from penstock.web.api.reading import Reading
 from penstock.web.api.roles import Roles
 from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
@@ -45,13 +46,14 @@ SOCKETS = {
     "/v1/work": "a WebSocket: jobs of a queue, see docs/queues.md",
 }
 
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS, NO_PERMISSION = (
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, NO_PERMISSION = (
     Operation.READ,
     Operation.WRITE,
     Operation.CREATE,
     Operation.DELETE,
     Operation.ALTER,
     Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
     Operation.ANY,
 )
@@ -72,7 +74,7 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
         *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
-        *_users(node), *_access_rules(node),
+        *_users(node), *_access_rules(node), *_quotas(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -237,6 +239,18 @@ def _access_rules(node: Node) -> list[HttpOperation]:
                       (404, 409), 201, changes="role"),
         HttpOperation("DELETE", "/v1/grants", roles.revoke_role, ALTER, CLUSTER,
                       "Take a role from a principal: exactly this grant", (404, 409), 204, changes="role"),
+    ]
+
+
+def _quotas(node: Node) -> list[HttpOperation]:
+    quotas = Quotas(node)
+    return [
+        HttpOperation("GET", "/v1/quotas", quotas.list_quotas, DESCRIBE_CONFIGS, CLUSTER,
+                      "Quotas, all or those of a user, a client id or an address"),
+        HttpOperation("PATCH", "/v1/quotas", quotas.set_quotas, ALTER_CONFIGS, CLUSTER,
+                      "Set and remove quotas of a user, a client id, both, or an address; the others stay", (409,)),
+        HttpOperation("DELETE", "/v1/quotas", quotas.remove_quotas, ALTER_CONFIGS, CLUSTER,
+                      "Remove all quotas of exactly this user, client id, both, or address", (404,)),
     ]
 # fmt: on
 
