@@ -122,6 +122,11 @@ class Audit:
             facts = {**_who(caller), **_what(operation, resource, name)}
             self._events.tell(CHANGED, **facts, outcome=FAILED if error else ALLOWED, reason=error)
 
+    def password_reset(self, user: str) -> None:
+        """A node was started to reset the password of this user: it has no caller, and is audited nevertheless."""
+        what = _what("reset_password", ResourceType.USER.name.lower(), user)
+        self._events.tell(CHANGED, principal=BROKER_PRINCIPAL, **what, outcome=ALLOWED)
+
     def changed_more(self, caller: Caller, operation: str, count: int) -> None:
         """So many other resources of the same request."""
         if self.is_on and caller.principal != BROKER_PRINCIPAL:
