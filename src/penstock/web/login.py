@@ -94,11 +94,11 @@ class LoginGate:
         logins = self._node.logins
         if scheme.lower() == "basic":
             user, password = read_basic(value)
-            accepted = Accepted(b"", await logins.check_password(user, password))
+            accepted = Accepted(b"", await logins.check_password(user, password, caller.host))
             scope[PASSWORD_USER] = user
         elif scheme.lower() == "bearer":
             token = value.strip()
-            accepted = await logins.check_bearer(token)
+            accepted = await logins.check_bearer(token, caller.host)
             if is_api_token(token):
                 scope[TOKEN] = parse_token(token)[0]
         else:
