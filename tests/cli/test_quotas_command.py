@@ -41,10 +41,12 @@ def test_quotas_are_set_listed_and_removed(run: As) -> None:
     assert [(row["user"], row["client_id"]) for row in rows] == [("alice", "<default>")]
     one = run("admin", "quotas", "remove", "--for-user", "alice", "request_percentage", "--yes", "--json")
     assert answer(one)["quotas"] == {"producer_byte_rate": 1048576}
-    asked = run("admin", "quotas", "remove", "--for-user", "alice", stdin="y\n")
-    assert "removed all quotas of user alice" in succeeded(asked).stderr
-    assert "client id" in asked.stdout
+    asked = run("admin", "quotas", "remove", "--for-user", "alice")
+    assert "this needs a confirmation" in asked.stderr
+    assert "producer_byte_rate=1048576" in asked.stdout
     assert "<default>" not in asked.stdout, "only the quotas that will be removed are shown"
+    gone = succeeded(run("admin", "quotas", "remove", "--for-user", "alice", "--yes"))
+    assert "removed all quotas of user alice" in gone.stderr
     assert len(answer(run("admin", "quotas", "list", "--json"))) == 1
     both = ("--for-user", "alice", "--default", "client-id")
     succeeded(run("admin", "quotas", "remove", *both, "--yes"))

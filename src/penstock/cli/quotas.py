@@ -41,9 +41,9 @@ def _entity_options(command: Any) -> Any:
     """For whom a quota is. Not --user: that is the user who runs the command."""
     for option in reversed(
         (
-            click.option("--for-user", "user", metavar="NAME", help="Clients of this user."),
-            click.option("--for-client-id", "client_id", metavar="ID", help="Clients with this client id."),
-            click.option("--for-ip", "ip", metavar="ADDRESS", help="Connections from this address."),
+            click.option("--for-user", metavar="NAME", help="Clients of this user."),
+            click.option("--for-client-id", metavar="ID", help="Clients with this client id."),
+            click.option("--for-ip", metavar="ADDRESS", help="Connections from this address."),
             click.option("--default", "defaults", multiple=True, type=click.Choice(list(KINDS)),
                          help="All users, client ids or addresses without a quota of their own."),
         )
@@ -52,8 +52,10 @@ def _entity_options(command: Any) -> Any:
     return command
 
 
-def _entity(user: str | None, client_id: str | None, ip: str | None, defaults: tuple[str, ...]) -> Facts:
-    found = {"user": user, "client_id": client_id, "ip": ip}
+def _entity(
+    for_user: str | None, for_client_id: str | None, for_ip: str | None, defaults: tuple[str, ...]
+) -> Facts:
+    found = {"user": for_user, "client_id": for_client_id, "ip": for_ip}
     for kind in defaults:
         if found[KINDS[kind]] is not None:
             raise click.UsageError(f"--for-{kind} and --default {kind} exclude each other")
