@@ -26,25 +26,26 @@ from tests.web.pushing import Subscriber
 Unique = Callable[[str], str]
 SESSION_MS = 1_000
 FIRST_FRAMES = {
-    "/v1/push": {"type": "subscribe", "subscription": "NAME", "topics": ["NAME"]},
+    "/v1/push": {"type": "subscribe", "subscription": "NAME.readers", "topics": ["NAME"]},
     "/v1/work": {"type": "work", "queue": "NAME", "topics": ["NAME"], "credit": 1},
 }
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
-    with secured_node(tmp_path_factory.mktemp("node"), max_session_ms=SESSION_MS) as running:
+    with secured_node(tmp_path_factory.mktemp("node"), max_session_ms=SESSION_MS, clock_skew_ms=0) as running:
         yield running
 
 
 @pytest.fixture
 def topic(node: SecuredNode, unique: Unique) -> str:
-    """A topic with a queue of the same name, which alice may use."""
+    """A topic with a queue of the same name and a subscription, which alice may use."""
     name = unique("orders")
     with Client(node.address("tls"), **node.arguments("admin")) as admin:
         admin.admin.create_queue(name)
     node.allow("alice", TOPIC, name, READ, WRITE)
-    node.allow("alice", GROUP, name, READ)
+    for group in (name, f"{name}.readers"):
+        node.allow("alice", GROUP, group, READ)
     return name
 
 
@@ -78,7 +79,7 @@ def wait_for_reconnect(stream: Any) -> None:
 def test_a_subscriber_logs_in_again_and_goes_on(node: SecuredNode, topic: str, by: str) -> None:
     with (
         Client(node.address("tls"), **arguments(node, by)) as client,
-        client.subscribe(topic, name=topic, read_old=True) as subscription,
+        client.subscribe(topic, name=f"{topic}.readers", read_old=True) as subscription,
     ):
         for value in (b"one", b"two"):
             wait_for_reconnect(subscription)
@@ -100,10 +101,10 @@ def test_a_worker_logs_in_again_and_goes_on(node: SecuredNode, topic: str) -> No
 
 
 def test_a_client_whose_token_has_expired_is_told(node: SecuredNode, topic: str) -> None:
-    short = {"token": token("alice", lifetime_s=3), "tls_ca": node.certificates.ca}
+    short = {"token": token("alice", lifetime_s=2), "tls_ca": node.certificates.ca}
     with (
         Client(node.address("tls"), http=node.http_url, **short) as client,
-        client.subscribe(topic, name=topic) as subscription,
+        client.subscribe(topic, name=f"{topic}.readers") as subscription,
         pytest.raises(LoginFailed, match="get a new token"),
     ):
         subscription.receive(PATIENCE_SECONDS)

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from penstock.cluster import ClusterState, UserChanged
+from penstock.config.oidc import OidcSettings
 from penstock.node.access import Logins, check_queue, logins
 from penstock.security import plain
 from penstock.security.bearer_tokens import VerifiedToken
@@ -196,6 +197,8 @@ def test_addresses_with_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         (5_000, None, 5_000, 5_000),
         (0, 60_000, 50_000, 60_000),
         (5_000, 60_000, 5_000, 5_000),
+        (0, -10_000, 10_000, 20_000),
+        (0, -60_000, 1, 1),
     ],
 )
 def test_a_session_lasts_until_its_token_expires_or_as_long_as_the_setting_says(
@@ -204,5 +207,5 @@ def test_a_session_lasts_until_its_token_expires_or_as_long_as_the_setting_says(
     import time
 
     expires_ms = None if expires_in_ms is None else int(time.time() * 1000) + expires_in_ms
-    found = Logins(ClusterState(1), max_session_ms=max_session_ms)
+    found = Logins(ClusterState(1), oidc=OidcSettings(clock_skew_ms=30_000), max_session_ms=max_session_ms)
     assert lowest <= found.lifetime_ms(Accepted(b"", "User:alice", expires_ms=expires_ms)) <= highest

@@ -75,6 +75,7 @@ class Logins(Part):
         self._now = now
         self._verify_token = None if oidc is None or not oidc.is_set else _verifier(oidc)
         self._max_session_ms = max_session_ms
+        self._clock_skew_ms = 0 if oidc is None else oidc.clock_skew_ms
         self._spare_secret = secrets.token_bytes(32)
         """For a cluster without users, which has no secret yet."""
         self._passwords = CheckQueue("penstock-passwords")
@@ -102,11 +103,14 @@ class Logins(Part):
         return exchange.step(data)
 
     def lifetime_ms(self, accepted: Accepted) -> int:
-        """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever."""
+        """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever. A token that is
+        accepted after that, because clocks may differ, is good for as long as it is accepted: its client would
+        otherwise log in again and again."""
         longest = self._max_session_ms
         if accepted.expires_ms is None:
             return longest
-        left = max(1, accepted.expires_ms - int(time.time() * 1000))
+        left = accepted.expires_ms - int(time.time() * 1000)
+        left = max(1, left if left > 0 else left + self._clock_skew_ms)
         return min(left, longest) if longest else left
 
     def expires_ms(self, accepted: Accepted) -> int | None:
