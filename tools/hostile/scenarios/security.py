@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +36,7 @@ LOGIN_SECONDS = 0.1
 PROVIDER_SECONDS = 60.0
 """Until a node asks the provider again, and for a machine that is busy."""
 STRANGER_SECONDS = 5.0
+OK, UNAUTHORIZED = 200, 401
 
 
 class HonestLogins:
@@ -176,26 +177,24 @@ def _guess(attack: Attack, numbers: Sequence[int]) -> int:
 
 
 def forge_tokens(attack: Attack) -> None:
-    """First the provider answers byte by byte, then as it should, then not at all."""
+    """The provider does not answer, then it answers byte by byte, then as it should, and in the end not at all."""
     provider = attack.brokers.material.provider
     assert provider is not None
     good = provider.token("admin")
+    forged = provider.forged("admin") * FORGED_ROUNDS
     with HonestLogins(attack) as honest:
-        provider.mode = Mode.SLOW
-        if any(status != 401 for status in _show_tokens(attack, [good] * UNVERIFIED_TOKENS)):
-            attack.fail("a token was accepted although no key is known")
-        provider.mode = Mode.UP
-        _wait_until_accepted(attack, good)
-        forged = provider.forged("admin") * FORGED_ROUNDS
-        accepted = sum(status != 401 for status in _show_tokens(attack, forged))
-        if accepted:
-            attack.fail(f"{accepted} forged tokens were accepted")
         provider.mode = Mode.DOWN
-        if _show_tokens(attack, [good]) != [200]:
+        _expect_refusals(attack, [good], "no key is known")
+        provider.mode = Mode.SLOW
+        _wait_until(attack, good, lambda status: provider.asked > 1)
+        _expect_refusals(attack, [good] * UNVERIFIED_TOKENS, "no key is known")
+        provider.mode = Mode.UP
+        _wait_until(attack, good, lambda status: status == OK)
+        _expect_refusals(attack, forged, "they are forged")
+        provider.mode = Mode.DOWN
+        if _show_tokens(attack, [good]) != [OK]:
             attack.fail("a good token was refused while the provider does not answer")
-    attack.note = (
-        f"{len(forged)} forged tokens refused; the provider was asked {provider.asked} times; {honest}"
-    )
+    attack.note = f"{len(forged)} forged tokens were refused; {honest}"
 
 
 def _show_tokens(attack: Attack, tokens: Sequence[str]) -> list[int]:
@@ -211,13 +210,20 @@ def _show_tokens(attack: Attack, tokens: Sequence[str]) -> list[int]:
     return statuses
 
 
-def _wait_until_accepted(attack: Attack, token: str) -> None:
-    """Until the node has asked the provider again."""
+def _expect_refusals(attack: Attack, tokens: Sequence[str], why: str) -> None:
+    accepted = sum(status != UNAUTHORIZED for status in _show_tokens(attack, tokens))
+    if accepted:
+        attack.fail(f"{accepted} of {len(tokens)} tokens were accepted although {why}")
+
+
+def _wait_until(attack: Attack, token: str, claim: Callable[[int], bool]) -> None:
+    """Shows the token until the node has asked the provider again: the claim holds for the status of its answer."""
     watch = Stopwatch()
-    while _show_tokens(attack, [token]) != [200]:
+    while not claim(_show_tokens(attack, [token])[0]):
         if watch.seconds > PROVIDER_SECONDS:
-            attack.fail("a good token is refused although the provider answers")
+            attack.fail("the node did not ask the provider again")
             return
+        time.sleep(ROUND_SECONDS)
 
 
 # --- between nodes
