@@ -4,12 +4,19 @@ Kafka's names, in small letters. No answer contains a password, or anything that
 answer that made it and in no other. Bodies with a password do not show it when they are printed.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from penstock.node.status.audit import MAX_NAMES
+from penstock.security.acl_words import (
+    FilterPattern,
+    OperationName,
+    PatternName,
+    PermissionName,
+    ResourceKind,
+)
 from penstock.security.acls import ANY_NAME, AclBinding, PatternType, Permission
 from penstock.security.hosts import ANY_HOST
 from penstock.security.plain import MAX_PASSWORD_BYTES
@@ -39,27 +46,6 @@ PrincipalText = Annotated[
 ResourceName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 HostText = Annotated[str, Meta(max_length=100, description="*, an address, or a network: 10.1.0.0/16.")]
 RoleName = Annotated[str, Meta(min_length=1, max_length=MAX_ROLE_NAME_CHARACTERS)]
-
-ResourceKind = Literal["topic", "group", "cluster", "transactional_id", "user"]
-OperationName = Literal[
-    "all",
-    "read",
-    "write",
-    "create",
-    "delete",
-    "alter",
-    "describe",
-    "cluster_action",
-    "describe_configs",
-    "alter_configs",
-    "idempotent_write",
-    "create_tokens",
-    "describe_tokens",
-    "two_phase_commit",
-]
-PatternName = Literal["literal", "prefixed"]
-FilterPattern = Literal["literal", "prefixed", "any", "match"]
-PermissionName = Literal["allow", "deny"]
 
 
 class _Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
