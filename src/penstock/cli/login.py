@@ -213,8 +213,8 @@ def is_encrypted(kafka: Mapping[str, str]) -> bool:
 
 
 def http_headers(kafka: Mapping[str, str], url: str) -> dict[str, str]:
-    """The login for the HTTP port at this URL. A password that goes to the Kafka port encrypted goes to no other machine
-    as it is; without TLS there, the person has decided."""
+    """The login for the HTTP port at this URL. A password that goes to the Kafka port encrypted goes to no other
+    machine as it is; without TLS there, the person has decided."""
     security = security_of(kafka)
     try:
         return HttpNodes(list, security, () if security.settings.tls else (url,)).headers(url)
