@@ -14,8 +14,8 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import kafka_launcher  # noqa: E402
 
-QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", QUIET)
+LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel="
+SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
 """The tools live for seconds: what starts sooner is faster."""
 
 
@@ -27,10 +27,10 @@ def kafka_jars() -> Path:
         pytest.fail(str(missing))
 
 
-def java(main: str, *arguments: str, classes: Path | None = None) -> list[str]:
+def java(main: str, *arguments: str, classes: Path | None = None, log_level: str = "error") -> list[str]:
     """The command that runs a class of Kafka's jars, or of `classes`."""
     path = f"{kafka_jars()}/*" if classes is None else f"{classes}:{kafka_jars()}/*"
-    return ["java", *SMALL_JVM, "-cp", path, main, *arguments]
+    return ["java", *SMALL_JVM, LOG_LEVEL + log_level, "-cp", path, main, *arguments]
 
 
 def java_client() -> list[str]:
