@@ -29,6 +29,7 @@ def values_of(broker: Broker, topic: str, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.long  # a JVM and a Spark Connect server of its own
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("jvms")
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "Java is there")

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.node import Node
-from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import caller_of
 from penstock.web.clique_worker import CliqueConnections, Ended
@@ -36,7 +35,7 @@ from penstock.web.websocket_frames import (
     upgrade_required,
 )
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, EpochFrame, Ping, Settle, Work
-from penstock.web.worker import PATH, Worker
+from penstock.web.worker import PATH, Worker, WorkersShare
 
 FRAMES_PER_SECOND = 5_000
 """About a quarter of the event loop. A frame settles whole ranges, so no worker needs more."""
@@ -54,7 +53,7 @@ class WorkEndpoint:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._batches = OpenedBatches()
+        self._share = WorkersShare()
         self._cliques = CliqueConnections()
 
     async def explain(self, request: Request) -> Response:
@@ -67,18 +66,18 @@ class WorkEndpoint:
             return
         await socket.accept()
         with suppress(WebSocketDisconnect):
-            await _Connection(self._node, socket, self._batches, self._cliques).serve()
+            await _Connection(self._node, socket, self._share, self._cliques).serve()
 
 
 class _Connection:
     """One worker's socket, from its first frame to its end."""
 
     def __init__(
-        self, node: Node, socket: WebSocket, batches: OpenedBatches, cliques: CliqueConnections
+        self, node: Node, socket: WebSocket, share: WorkersShare, cliques: CliqueConnections
     ) -> None:
         self._node = node
         self._socket = socket
-        self._batches = batches
+        self._share = share
         self._cliques = cliques
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
         self._sender = FrameSender(
@@ -94,7 +93,7 @@ class _Connection:
             return
         client = self._socket.client
         peer = f"{client.host}:{client.port}" if client is not None else ""
-        worker = Worker(self._node, request, caller, peer, self._batches)
+        worker = Worker(self._node, request, caller, peer, self._share)
         if worker.clique is not None:
             self._cliques.add(worker.clique)
         sending = asyncio.ensure_future(worker.run(self._sender))

@@ -39,8 +39,13 @@ LOOK_SECONDS = 1.0
 LOOK_SOON_SECONDS = 0.1
 RECOUNT_SECONDS = 0.25
 """How soon a worker without credit gets the credit of jobs back whose leases have run out."""
-FRAME_BYTES = 64 * 1024
-"""Stored batches in one frame, unless a single one is larger: a worker that does not read holds the rest of one."""
+FRAME_BYTES_MIN = 64 * 1024
+FRAME_BYTES_MAX = 256 * 1024
+"""Stored batches in one frame, unless a single one is larger. A larger frame costs less for each job, and a worker that
+does not read holds the rest of one in memory."""
+FRAMES_BYTES = 64 * 1024 * 1024
+"""What the frames of all workers of a node may hold together: 256 workers get frames of FRAME_BYTES_MAX. From 1,024
+workers on, frames are as small as they can be."""
 FRAME_JOBS = 5_000
 SETTLED_AT_ONCE = 1_000
 """Ranges in one turn of the loop: some 5 us each."""
@@ -53,14 +58,27 @@ OPENING_SECONDS = 1.0
 Notice = Mapping[str, Any]
 
 
+class WorkersShare:
+    """The memory that the workers on one node share."""
+
+    def __init__(self) -> None:
+        self.batches = OpenedBatches()
+        self.workers = 0
+
+    @property
+    def frame_bytes(self) -> int:
+        return max(FRAME_BYTES_MIN, min(FRAME_BYTES_MAX, FRAMES_BYTES // max(1, self.workers)))
+
+
 class Worker:
     """A consumer of a queue on the partitions that this node leads."""
 
-    def __init__(self, node: Node, request: Work, caller: Caller, peer: str, batches: OpenedBatches) -> None:
+    def __init__(self, node: Node, request: Work, caller: Caller, peer: str, share: WorkersShare) -> None:
         self._node = node
         self._request = request
         self._caller = caller
-        self._batches = batches
+        self._share = share
+        share.workers += 1
         self.consumer = f"work-{uuid4().hex}"
         self._wakeup = Consumer()
         self.clique: CliqueMember | None = None
@@ -190,7 +208,8 @@ class Worker:
         self._wakeup.set()
 
     def leave(self) -> None:
-        """Returns all jobs to the queue."""
+        """Returns all jobs to the queue. Called once."""
+        self._share.workers -= 1
         for task in self._opening.values():
             task.cancel()
         for driver in self._drivers.values():
@@ -249,7 +268,7 @@ class Worker:
         """A frame of jobs; empty if there are none."""
         try:
             delivery = driver.deliver(
-                self.consumer, min(credit, FRAME_JOBS), FRAME_BYTES, client=self._client_name
+                self.consumer, min(credit, FRAME_JOBS), self._share.frame_bytes, client=self._client_name
             )
         except (KafkaError, StorageError, CorruptLog):
             # No event tells when this passes, so it is tried again after a moment.
@@ -277,7 +296,7 @@ class Worker:
         self, key: TopicPartition, data: bytes, acquired: list[Handed], announce: list[Range]
     ) -> tuple[Opened, bytes]:
         """The jobs in the batches, and a frame with them. May run in a thread."""
-        opened = open_jobs(data, acquired, self._batches)
+        opened = open_jobs(data, acquired, self._share.batches)
         if self._request.encoding == "batch":
             return opened, batch_frame(key, _repacked(opened, data), acquired, announce)
         frame = jobs_frame(key, opened.jobs, self._request.encoding, announce) if opened.jobs else b""

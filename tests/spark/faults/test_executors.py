@@ -40,6 +40,7 @@ def source(broker: Broker) -> dict[str, str]:
     return {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
 
 
+@pytest.mark.long  # a master, two executors and a driver: five JVMs
 def test_queries_write_every_record_to_topics_and_once_to_parquet(
     cluster_driver: DriverProcess,
     broker: Broker,

@@ -36,6 +36,7 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(penstock, ["pipeline", *arguments], prog_name="penstock")
 
 
+@pytest.mark.long  # a JVM of its own; the other tests of the command share one
 def test_an_archive_made_by_the_command_in_a_session_of_its_own(shop: Shop) -> None:
     shop.sell(0, 30)
     line = ["pipeline", "run", "archive", shop.topic, "--to", shop.path, "-b", shop.bootstrap_servers]

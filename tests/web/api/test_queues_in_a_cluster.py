@@ -13,9 +13,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.queue import AckKind
 from penstock.types import ANONYMOUS
-from penstock.web.api.jobs import OpenedBatches
 from penstock.web.work_frames import Work
-from penstock.web.worker import UNANSWERED_MAX
+from penstock.web.worker import UNANSWERED_MAX, WorkersShare
 from penstock.web.worker import Worker as SocketWorker
 from tests.web.web_trio import WebTrio
 from tests.web.workers import working
@@ -255,8 +254,11 @@ class EverythingRead:
 
 
 def test_frames_of_a_worker_that_does_not_read_its_responses_are_not_read(trio: WebTrio, queue: str) -> None:
+    share = WorkersShare()
+
     async def scene() -> tuple[bool, bool]:
-        worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), ANONYMOUS, "", OpenedBatches())
+        worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), ANONYMOUS, "", share)
+        assert share.workers == 1
         for _ in range(UNANSWERED_MAX):
             await worker.pong()
         one_more = asyncio.ensure_future(worker.pong())
@@ -269,6 +271,17 @@ def test_frames_of_a_worker_that_does_not_read_its_responses_are_not_read(trio: 
         return before, one_more.done()
 
     assert trio.run(scene()) == (False, True)
+    assert share.workers == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "kilobytes"),
+    [(0, 256), (1, 256), (256, 256), (257, 255), (512, 128), (1024, 64), (50_000, 64)],
+)
+def test_the_more_workers_there_are_the_smaller_are_their_frames(workers: int, kilobytes: int) -> None:
+    share = WorkersShare()
+    share.workers = workers
+    assert share.frame_bytes // 1024 == kilobytes
 
 
 def test_a_partition_that_cannot_deliver_now_does_not_block_its_node(
