@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from tests.faults.nodes import Node
@@ -61,7 +61,7 @@ class Brokers:
             for node in self.nodes.values():
                 node.seeds = seeds
 
-    def __enter__(self) -> "Brokers":
+    def __enter__(self) -> Self:
         try:
             for node in self.nodes.values():
                 node.start()
