@@ -111,7 +111,7 @@ class SecuredNode(NamedTuple):
 
 
 @contextmanager
-def secured_node(folder: Path, **settings: Any) -> Iterator[SecuredNode]:
+def secured_node(folder: Path, *, clock_skew_ms: int = 30_000, **settings: Any) -> Iterator[SecuredNode]:
     certificates = Certificates(folder)
     keys = folder / "keys.json"
     public: str = jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())
@@ -126,7 +126,7 @@ def secured_node(folder: Path, **settings: Any) -> Iterator[SecuredNode]:
             Listener(name="tls", bind=ANY_PORT, tls=certificates.settings(), mechanisms=MECHANISMS),
         ),
         require_login=True,
-        oidc=OidcSettings(jwks=str(keys), issuer=ISSUER, audience=AUDIENCE),
+        oidc=OidcSettings(jwks=str(keys), issuer=ISSUER, audience=AUDIENCE, clock_skew_ms=clock_skew_ms),
         **settings,
     )
     thread = _BrokerThread(config, None, PASSWORDS)
