@@ -134,4 +134,4 @@ def unstable(harness: TransactionHarness) -> set[tuple[str, TopicPartition]]:
 
 
 TestOffsetsInTransactions = RandomTransactions.TestCase
-TestOffsetsInTransactions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOffsetsInTransactions.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
