@@ -6,11 +6,13 @@ from collections.abc import Callable, Container
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages import add_offsets_to_txn as adding_offsets
 from penstock.kafka.wire.messages import add_partitions_to_txn as adding
 from penstock.kafka.wire.messages import end_txn as ending
 from penstock.kafka.wire.messages import find_coordinator as finding
 from penstock.kafka.wire.messages import init_producer_id as initialising
 from penstock.kafka.wire.messages import produce as producing
+from penstock.kafka.wire.messages import txn_offset_commit as committing
 from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 from tests.kafka.requests import ask
 
@@ -121,6 +123,39 @@ class TransactionalProducer:
         if not self.is_v2:
             persist(lambda: self.add(topic))
         persist(lambda: self.send(topic, *values))
+
+    def add_offsets(self, group: str, *, version: int = 4) -> int:
+        request = adding_offsets.AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group,
+        )
+        key, response = ApiKey.ADD_OFFSETS_TO_TXN, adding_offsets.AddOffsetsToTxnResponse
+        return ask(self.client, key, version, request, response).error_code
+
+    def send_offset(
+        self, group: str, topic: str, offset: int, *, version: int | None = None, generation: int = -1
+    ) -> int:
+        """TxnOffsetCommit for partition 0 of the topic."""
+        row = committing.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = committing.TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            generation_id=generation,
+            topics=[committing.TxnOffsetCommitRequestTopic(name=topic, partitions=[row])],
+        )
+        key, version = ApiKey.TXN_OFFSET_COMMIT, version or (5 if self.is_v2 else 4)
+        answer = ask(self.client, key, version, request, committing.TxnOffsetCommitResponse)
+        return answer.topics[0].partitions[0].error_code
+
+    def commit_offset(self, group: str, topic: str, offset: int) -> None:
+        """What a client does, as often as it takes."""
+        if not self.is_v2:
+            persist(lambda: self.add_offsets(group))
+        persist(lambda: self.send_offset(group, topic, offset))
 
     def end(self, *, commit: bool, version: int | None = None) -> int:
         request = ending.EndTxnRequest(

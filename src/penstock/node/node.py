@@ -144,7 +144,9 @@ class Node:
         self.exclusive = ExclusiveProducers()
         self.groups = self._make_groups()
         self.transactions = self._make_transactions()
-        self.led_transactions = LedPartitions(state=state, partitions=self.partitions, calls=self.calls)
+        self.led_transactions = LedPartitions(
+            state=state, partitions=self.partitions, groups=self.groups, calls=self.calls
+        )
         self.queues = self._make_queues()
         self.cliques = self._make_cliques()
         self.subscriptions = self._make_subscriptions()

@@ -8,9 +8,12 @@ import aiokafka.errors
 import kafka.errors
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
+from kafka import TopicPartition as PythonPartition
+from kafka.structs import OffsetAndMetadata
 
 from penstock import Broker
 
@@ -150,6 +153,42 @@ def expect_ended(broker: Broker, topics: list[str]) -> None:
         consumer.close()
 
 
+def test_confluent_kafka_commits_offsets_with_its_transaction(
+    broker: Broker, topics: list[str], unique: Unique
+) -> None:
+    producer, group = confluent_producer(broker, unique("confluent")), unique("group")
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    try:
+        for offset, commit in ((1, True), (2, False)):
+            producer.begin_transaction()
+            confluent_send(producer, topics, str(offset))
+            positions = [TopicPartition(topics[0], 0, offset)]
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
+            if commit:
+                producer.commit_transaction(PATIENCE_SECONDS)
+            else:
+                producer.abort_transaction(PATIENCE_SECONDS)
+        assert committed_offset(broker, group, topics[0]) == 1
+    finally:
+        consumer.close()
+    expect_everywhere(broker, topics, "1")
+
+
+def committed_offset(broker: Broker, group: str, topic: str) -> int:
+    """As a new member of the group finds it: it waits for transactions that are open."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": group,
+        "isolation.level": "read_committed",
+    }
+    consumer = Consumer(settings)
+    try:
+        [found] = consumer.committed([TopicPartition(topic, 0)], PATIENCE_SECONDS)
+        return int(found.offset)
+    finally:
+        consumer.close()
+
+
 # --- aiokafka
 
 
@@ -205,6 +244,27 @@ def test_aiokafka_is_fenced_by_a_second_instance(broker: Broker, topics: list[st
     expect_everywhere(broker, topics, "a")
 
 
+def test_aiokafka_commits_offsets_with_its_transaction(
+    broker: Broker, topics: list[str], unique: Unique
+) -> None:
+    group, partition = unique("group"), AioPartition(topics[0], 0)
+
+    async def act() -> None:
+        producer = await aio_producer(broker, unique("aio"))
+        try:
+            for offset, commit in ((1, True), (2, False)):
+                await producer.begin_transaction()
+                await aio_send(producer, topics, str(offset))
+                await producer.send_offsets_to_transaction({partition: offset}, group)
+                await (producer.commit_transaction() if commit else producer.abort_transaction())
+        finally:
+            await producer.stop()
+
+    run(act())
+    assert committed_offset(broker, group, topics[0]) == 1
+    expect_everywhere(broker, topics, "1")
+
+
 # --- kafka-python
 
 
@@ -256,3 +316,24 @@ def test_kafka_python_is_fenced_by_a_second_instance(
         first.close(timeout=0)
         second.close()
     expect_everywhere(broker, topics, "a")
+
+
+def test_kafka_python_commits_offsets_with_its_transaction(
+    broker: Broker, topics: list[str], unique: Unique
+) -> None:
+    group, partition = unique("group"), PythonPartition(topics[0], 0)
+    producer = python_producer(broker, unique("python"))
+    try:
+        for offset, commit in ((1, True), (2, False)):
+            producer.begin_transaction()
+            python_send(producer, topics, str(offset))
+            positions = {partition: OffsetAndMetadata(offset, "", -1)}
+            producer.send_offsets_to_transaction(positions, group)
+            if commit:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    finally:
+        producer.close()
+    assert committed_offset(broker, group, topics[0]) == 1
+    expect_everywhere(broker, topics, "1")

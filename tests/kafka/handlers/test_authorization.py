@@ -90,7 +90,7 @@ def existing(client: RawClient, unique: Callable[[str], str]) -> ExistingResourc
 
 
 GROUP_FIELDS = {"group_id", "groups", "groups_names", "group_ids", "key", "coordinator_keys"}
-TRANSACTION_FIELDS = {"v3_and_below_transactional_id", "transactional_ids"}
+TRANSACTION_FIELDS = {"transactional_id", "v3_and_below_transactional_id", "transactional_ids"}
 TOPIC_FIELDS = {"name", "topic", "topic_name", "topic_names", "subscribed_topic_names"}
 NUMBERS = {
     "acks": -1,
@@ -211,6 +211,10 @@ def _describe_share_group(request: Any, existing: ExistingResources) -> None:
         request.groups[0].group_id = _own_group(existing)
 
 
+def _not_transactional(request: Any, existing: ExistingResources) -> None:
+    request.transactional_id = None
+
+
 def _cancel_move(request: Any, existing: ExistingResources) -> None:
     request.topics[0].partitions[0].replicas = None
 
@@ -229,6 +233,7 @@ ADAPTATIONS: dict[ApiKey, Callable[[Any, ExistingResources], None]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cancel_move,
+    ApiKey.INIT_PRODUCER_ID: _not_transactional,
 }
 
 

@@ -131,6 +131,17 @@ _TABLE: dict[ApiKey, Api] = {
         ),
         large=True,
     ),
+    ApiKey.ADD_OFFSETS_TO_TXN: Api(0, 4, "transactional_offsets", on_group=READ, on_transactional_id=WRITE),
+    ApiKey.TXN_OFFSET_COMMIT: Api(
+        0,
+        5,
+        "transactional_offsets",
+        on_topic=READ,
+        on_group=READ,
+        on_transactional_id=WRITE,
+        names=(Names("topics", ("name",), _PARTITIONS),),
+        large=True,
+    ),
     ApiKey.END_TXN: Api(0, 5, "transactions", on_transactional_id=WRITE),
     ApiKey.WRITE_TXN_MARKERS: Api(
         1,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.batch import EndMarker
+from penstock.cluster import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.rows import ResponseRows
@@ -172,7 +173,7 @@ async def _write(
 ) -> ErrorCode:
     try:
         topic = context.cluster().topics.get(name.topic)
-        if topic is not None and topic.internal:
+        if topic is not None and topic.internal and topic.name != OFFSETS_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a marker of producer {marker.producer_id}")

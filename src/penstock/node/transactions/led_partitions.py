@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.batch import EndMarker
-from penstock.cluster import TRANSACTIONS_TOPIC, ClusterState
+from penstock.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended
 from penstock.log.producers import MAX_PRODUCERS
 from penstock.node.calls import BROKER, Calls, TransactionCoordinatorOf, methods
 from penstock.node.calls.messages.transactions import JoinTransaction, Marker, WriteMarkers, WrittenMarkers
+from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -72,8 +73,11 @@ class _LedPartition:
 class LedPartitions(Part):
     """The transactions on this node's partitions. Every method is called on the event loop."""
 
-    def __init__(self, *, state: ClusterState, partitions: PartitionTable, calls: Calls) -> None:
+    def __init__(
+        self, *, state: ClusterState, partitions: PartitionTable, groups: GroupManager, calls: Calls
+    ) -> None:
         self._state = state
+        self._groups = groups
         self._partitions = partitions
         self._calls = calls
         self._led: dict[GroupId, _LedPartition] = {}
@@ -99,6 +103,18 @@ class LedPartitions(Part):
     def is_valid(self, partition: Partition, producer_id: int, admission: Admission) -> bool:
         """Whether an answer that was asked for at that moment still counts (2)."""
         return admission == self.admission(partition, producer_id)
+
+    async def admit(
+        self, partition: Partition, transactional_id: str, producer: Producer, *, adds: bool
+    ) -> ErrorCode:
+        """NONE when a batch of the producer's transaction may be appended to the partition, in this turn of the
+        loop."""
+        while not partition.log.producers.has_transaction(*producer):
+            admission = self.admission(partition, producer.producer_id)
+            [code] = await self.ask(transactional_id, producer, [partition.name], adds=adds)
+            if code or self.is_valid(partition, producer.producer_id, admission):
+                return code
+        return ErrorCode.NONE
 
     async def ask(
         self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], *, adds: bool
@@ -141,12 +157,18 @@ class LedPartitions(Part):
                 f"{partition.name}: marker {number} of producer {producer.producer_id} after {last.number}"
             )
             raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
-        appended = partition.append_marker(
-            marker, producer_id=producer.producer_id, producer_epoch=producer.epoch
-        )
+        appended = self._append_marker(partition, producer, marker)
         kept = last.number if last is not None else (-1, -1)
         led.add(producer.producer_id, WrittenMarker(number or kept, appended))
         return appended
+
+    def _append_marker(self, partition: Partition, producer: Producer, marker: EndMarker) -> Appended:
+        """The coordinator of groups on a partition of the offsets topic must hear of the end, too."""
+        producer_id, epoch = producer
+        if partition.name.topic == OFFSETS_TOPIC:
+            index = partition.name.partition
+            return self._groups.write_marker(index, marker, producer_id=producer_id, producer_epoch=epoch)
+        return partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
 
     async def _write_markers(self, caller: Caller, request: WriteMarkers) -> WrittenMarkers:
         """Appends all markers, then waits for them together."""
