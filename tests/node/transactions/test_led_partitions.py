@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.batch import EndMarker, Record, build_batch, check_batch
+from penstock.cluster import decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node, Partition
@@ -147,6 +148,17 @@ def test_a_bounded_number_of_markers_is_remembered(monkeypatch: pytest.MonkeyPat
         many = [marker(partition, 1, producer_id=number) for number in range(5)]
         assert await write(node, *many) == [ErrorCode.NONE] * 5
         assert list(node.led_transactions._of(partition).markers) == [2, 3, 4]
+
+    play(act)
+
+
+def test_the_markers_of_a_deleted_topic_are_forgotten() -> None:
+    async def act(node: Node, partition: Partition) -> None:
+        assert await write(node, marker(partition, 1)) == [ErrorCode.NONE]
+        assert list(node.led_transactions._led) == [partition.group]
+        await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
+        await node.settled()
+        assert not node.led_transactions._led
 
     play(act)
 

@@ -111,6 +111,11 @@ BEAT_MS = 2_000
 8 s by default."""
 
 
+MARKERS_MS = 5_000
+"""The same for the markers of transactions: their readers wait. A leader answers after two seconds, also for those that
+are not committed yet; the next leader may be elected while a node that hangs is waited for."""
+
+
 class Needs(NamedTuple):
     """The permission that a caller needs: an operation on the resource that a request names."""
 
@@ -317,7 +322,9 @@ JOIN_TRANSACTION = _row(
     repeatable=True,
     for_clients=True,
 )
-WRITE_MARKERS = _row(111, "write_markers", WriteMarkers, WrittenMarkers, NODES_ONLY, repeatable=True)
+WRITE_MARKERS = _row(
+    111, "write_markers", WriteMarkers, WrittenMarkers, NODES_ONLY, repeatable=True, answer_ms=MARKERS_MS
+)
 
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
 KAFKA_REQUEST = _row(

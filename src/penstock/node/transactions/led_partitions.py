@@ -26,7 +26,7 @@ from penstock.log.producers import MAX_PRODUCERS
 from penstock.node.calls import BROKER, Calls, TransactionCoordinatorOf, methods
 from penstock.node.calls.messages.transactions import JoinTransaction, Marker, WriteMarkers, WrittenMarkers
 from penstock.node.coordination.group_manager import GroupManager
-from penstock.node.parts import Part
+from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.transactions import Producer
@@ -87,6 +87,11 @@ class LedPartitions(Part):
         known = self._led.get(partition.group)
         if known is not None and not (partition.leads and partition.term == known.term):
             del self._led[partition.group]
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        deleted = [group for group in self._led if self._state.topic_by_id(group.topic_id) is None]
+        for group in deleted:
+            del self._led[group]
 
     def _of(self, partition: Partition) -> _LedPartition:
         known = self._led.get(partition.group)
