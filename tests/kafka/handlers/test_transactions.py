@@ -1,7 +1,6 @@
 """Transactions as producers ask for them, in both dialects: V1 (EndTxn up to 4) and V2 (EndTxn 5, Produce 12)."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ from tests.kafka.committed_records import committed_values, last_stable_offset
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask, create, write
 from tests.kafka.transactional_producer import TransactionalProducer, persist
+from tests.kafka.waiting import wait_until
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 60.0
 BOTH_DIALECTS = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 
 
@@ -50,13 +49,6 @@ def producer(client: RawClient, unique: Unique) -> TransactionalProducer:
     made = TransactionalProducer(client, unique("producer"))
     made.begin()
     return made
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- commit and abort

@@ -148,6 +148,13 @@ _TABLE: dict[ApiKey, Api] = {
         2,
         "transaction_admin",
         on_cluster=ALTER,
+        names=(
+            Names(
+                "markers",
+                ("producer_id", "producer_epoch", "transaction_result", "coordinator_epoch"),
+                Names("topics", ("name",), Names("partition_indexes")),
+            ),
+        ),
         large=True,
         results=Results("markers", "producer_id", CLUSTER),
     ),
