@@ -293,6 +293,45 @@ def test_a_marker_that_overtakes_the_coordinators_answer_leaves_no_transaction_o
         assert committed_values(client, "t") == []
 
 
+def test_a_batch_does_not_overtake_one_that_waits_for_the_coordinator() -> None:
+    """The answer about the first batch comes after the second batch could have asked, too."""
+    with Broker(http=None) as broker, RawClient(broker) as client:
+        create(client, "t", replicas=1)
+        producer = TransactionalProducer(client, "p")
+        producer.begin()
+        assert producer.add("t") == ErrorCode.NONE
+        service: Any = broker._thread.service
+        questions = answer_the_first_question_last(service.node)
+        for sequence in range(2):
+            producer.sequences["t", 0] = sequence
+            client.request(ApiKey.PRODUCE, 11, producer.send_request("t", str(sequence)))
+        for offset in range(2):
+            _, answer = client.answer(ApiKey.PRODUCE, 11)
+            assert isinstance(answer, producing.ProduceResponse)
+            row = answer.responses[0].partition_responses[0]
+            assert (row.error_code, row.base_offset) == (ErrorCode.NONE, offset)
+        assert len(questions) == 1, "the second batch belongs to a transaction that is open"
+
+
+def answer_the_first_question_last(node: Node) -> list[JoinTransaction]:
+    """The first answer waits for another question, which should not come. Returns the questions."""
+    handlers, number = node.calls._handlers, methods.JOIN_TRANSACTION.number
+    answer_now = handlers[number]
+    asked: list[JoinTransaction] = []
+
+    async def answer_late(caller: Caller, request: JoinTransaction) -> Any:
+        asked.append(request)
+        for _ in range(30):
+            if len(asked) == 1:
+                await asyncio.sleep(0.01)
+        if len(asked) > 1 and request is asked[0]:
+            await asyncio.sleep(0.05)
+        return await answer_now(caller, request)
+
+    handlers[number] = answer_late
+    return asked
+
+
 def end_before_the_first_answer(node: Node, producer: TransactionalProducer) -> list[JoinTransaction]:
     """Aborts the transaction after the coordinator's first answer, and passes the answer on when the marker is there.
     Returns the questions."""

@@ -166,6 +166,21 @@ def test_the_markers_of_a_deleted_topic_are_forgotten() -> None:
 # --- answers of coordinators
 
 
+def test_only_the_producer_that_began_a_transaction_continues_it_without_a_question() -> None:
+    """In V2 a client has its next epoch before the markers of its last transaction are written."""
+
+    async def act(node: Node, partition: Partition) -> None:
+        send(partition, 0)
+        has_transaction = partition.log.producers.has_transaction
+        assert has_transaction(PRODUCER.producer_id, PRODUCER.epoch)
+        assert not has_transaction(PRODUCER.producer_id, PRODUCER.epoch + 1)
+        assert not has_transaction(PRODUCER.producer_id + 1, PRODUCER.epoch)
+        assert await write(node, marker(partition, 1)) == [ErrorCode.NONE]
+        assert not has_transaction(PRODUCER.producer_id, PRODUCER.epoch)
+
+    play(act)
+
+
 def test_an_answer_counts_until_a_marker_of_that_producer_comes() -> None:
     async def act(node: Node, partition: Partition) -> None:
         led = node.led_transactions
