@@ -18,6 +18,7 @@ from penstock.kafka.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.log import Appended
 from penstock.node import FetchWaiter, Node, Partition
 from penstock.node.calls import BROKER
 from penstock.node.coordination.internal_topic import records_between
@@ -45,9 +46,15 @@ def send(partition: Partition, producer_id: int, sequence: int, *, epoch: int = 
 
 def end(
     partition: Partition, producer_id: int, *, commit: bool, epoch: int = 0, coordinator: int = 0
-) -> None:
+) -> Appended:
     marker = EndMarker(commit, coordinator)
-    partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
+    return partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
+
+
+async def committed(partition: Partition, appended: Appended) -> None:
+    future = partition.committed_at(appended)
+    if future is not None:
+        await asyncio.wait_for(future, PATIENCE_SECONDS)
 
 
 def ends(partition: Partition) -> tuple[int, int]:
@@ -238,8 +245,7 @@ def test_a_restarted_node_ends_where_it_ended_before(tmp_path: Path) -> None:
         for producer_id in (7, 8, 9):
             send(partition, producer_id, 0)
         end(partition, 7, commit=False)
-        end(partition, 9, commit=False)
-        await node.storage.flusher.drain()
+        await committed(partition, end(partition, 9, commit=False))
         assert ends(partition) == (5, 1)
         await node.stop()
 
@@ -247,9 +253,9 @@ def test_a_restarted_node_ends_where_it_ended_before(tmp_path: Path) -> None:
         node = Node(config)
         await node.start()
         partition = node.leader("t", 0)
+        await partition.flushed_to(partition.log.end_offset)
         assert ends(partition) == (5, 1)
-        end(partition, 8, commit=True)
-        await node.storage.flusher.drain()
+        await committed(partition, end(partition, 8, commit=True))
         assert ends(partition) == (6, 6)
         told = fetched(node, 0, READ_COMMITTED).aborted_transactions or []
         assert [(one.producer_id, one.first_offset) for one in told] == [(7, 0), (9, 2)]
