@@ -69,7 +69,7 @@ soak: setup      ## the simulator for SECONDS=600, a third of them on each level
 	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
 	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
 
-hostile: setup   ## hostile clients beside honest ones, in about five minutes: stalls, memory, losses; SEED=0
+hostile: setup   ## hostile clients beside honest ones, in about ten minutes: stalls, memory, losses; SEED=0
 	$(BIN)/python -m tools.hostile --seed $(SEED) --write
 
 dist: setup      ## wheels for each Python here, each installed and tried in an empty environment

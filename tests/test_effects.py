@@ -1,17 +1,19 @@
 """The outbox of a durable core: effects in order, and one report per write."""
 
-from penstock.effects import PERSIST_RECORDS_MAX, Outbox, Persist, Reply
+from penstock.effects import PERSIST_RECORDS_MAX, Outbox, Persist, Reply, Send
 
 
 def test_effects_are_taken_once_and_in_order() -> None:
     outbox = Outbox()
     outbox.reply("a", 1)
     outbox.persist([(b"k", b"v")], lambda now_ms, ok: None)
+    outbox.send("news")
     outbox.reply("b", 2)
-    first, second, third = outbox.take()
+    first, second, sent, third = outbox.take()
     assert first == Reply(token="a", result=1)
     assert isinstance(second, Persist)
     assert second.records == ((b"k", b"v"),)
+    assert sent == Send(message="news")
     assert third == Reply(token="b", result=2)
     assert outbox.take() == []
 

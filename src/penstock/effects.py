@@ -8,6 +8,8 @@ coordinators of groups, the state of queues. Requests and the time come in, effe
 - `Persist(id, records)`: append these records to the partition, in the order of the effects, and call
   `persisted(now_ms, id, ok)` once for each, in that order. Without records there is nothing to append: it is reported
   when everything before it is.
+- `Send(message)`: pass this message on, outside the log. The core decides when it was delivered: its host tells it by a
+  method of the core's own.
 
 `penstock.node.coordination.core_host` carries the effects out.
 """
@@ -40,7 +42,13 @@ class Persist(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[KeyValue, ...]
 
 
-Effect = Reply | Persist
+class Send(msgspec.Struct, frozen=True, kw_only=True):
+    """Pass this message on to other nodes. Only some cores send any; the core names the kind of its messages."""
+
+    message: object
+
+
+Effect = Reply | Persist | Send
 
 
 class Outbox:
@@ -55,6 +63,9 @@ class Outbox:
 
     def reply(self, token: object, result: object) -> None:
         self._effects.append(Reply(token=token, result=result))
+
+    def send(self, message: object) -> None:
+        self._effects.append(Send(message=message))
 
     def persist(self, records: Sequence[KeyValue], then: WhenPersisted) -> None:
         """Requests a write, split into writes of bounded size; calls `then` once, with the outcome of all."""

@@ -42,7 +42,7 @@ def password_file(tmp_path: Path) -> str:
 @pytest.fixture
 def at(plain_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs a command with a broker."""
-    for variable in ("PENSTOCK_USER", "PENSTOCK_PASSWORD", "PENSTOCK_TLS_CA"):
+    for variable in ("PENSTOCK_USER", "PENSTOCK_PASSWORD", "PENSTOCK_CLIENT_TLS_CA"):
         monkeypatch.delenv(variable, raising=False)
 
     def run(broker: Broker, *words: str, stdin: str | None = None) -> Result:
@@ -116,11 +116,24 @@ def test_a_profile_logs_in(
     succeeded(plain_cli(*command, "--profile", "safe"))
 
 
+@pytest.mark.parametrize("command", BOTH)
+def test_a_variable_names_the_authority_that_commands_trust_and_the_one_of_nodes_is_not_read(
+    command: tuple[str, ...],
+    at: Callable[..., Result],
+    encrypted: Broker,
+    password_file: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_TLS_CA", "/of/the/clients.pem")
+    monkeypatch.setenv("PENSTOCK_CLIENT_TLS_CA", str(encrypted.tls_ca_file))
+    succeeded(at(encrypted, *command, "--user", "admin", "--password-file", password_file))
+
+
 def test_variables_of_another_cluster_do_not_meet_a_profile(
     plain_cli: Cli, secured: Broker, password_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_USER", "somebody")
-    monkeypatch.setenv("PENSTOCK_TLS_CA", "/of/another/cluster.pem")
+    monkeypatch.setenv("PENSTOCK_CLIENT_TLS_CA", "/of/another/cluster.pem")
     write_profile(
         f"""
         [profiles.here]

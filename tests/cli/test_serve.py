@@ -272,8 +272,44 @@ def test_the_first_start_with_login_prints_the_password_of_admin_once(serve: Ser
     assert "password" not in said + logged
 
 
+def stop(process: "subprocess.Popen[str]") -> str:
+    """All that it has printed since."""
+    process.send_signal(signal.SIGTERM)
+    said, logged = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0
+    return said + logged
+
+
+def test_a_lost_password_of_admin_is_reset_once(serve: Serve, tmp_path: Path) -> None:
+    flags = [*ANYWHERE, "--data-dir", str(tmp_path / "data"), "--require-login"]
+    process = serve(*flags, "--reset-admin-password")
+    lost = until_ready(process)["admin"].removeprefix("password: ")
+    assert "was reset" not in stop(process), "the first start makes the password"
+    process = serve(*flags, "--reset-admin-password")
+    lines = until_ready(process)
+    found = lines["admin"].removeprefix("password: ")
+    url = f"{lines['http']}/v1/users"
+    assert httpx.get(url, auth=("admin", lost)).status_code == 401
+    assert httpx.get(url, auth=("admin", found)).status_code == 200
+    logged = stop(process)
+    assert "the password of admin was reset" in logged
+    assert found not in logged
+    process = serve(*flags)
+    lines = until_ready(process)
+    assert "admin" not in lines
+    assert httpx.get(f"{lines['http']}/v1/users", auth=("admin", found)).status_code == 200
+
+
+def test_there_is_no_password_to_reset_without_logins(serve: Serve) -> None:
+    refused = serve(*ANYWHERE, "--memory", "--reset-admin-password")
+    assert refused.wait(PATIENCE_SECONDS) == 2
+    assert refused.stderr is not None
+    assert "without --require-login there are no passwords" in refused.stderr.read()
+
+
 def test_the_login_of_commands_is_no_setting_of_a_node(serve: Serve) -> None:
-    process = serve(*ANYWHERE, "--memory", PENSTOCK_USER="alice", PENSTOCK_PASSWORD="not for nodes")
+    login = {"PENSTOCK_USER": "alice", "PENSTOCK_PASSWORD": "not for nodes"}
+    process = serve(*ANYWHERE, "--memory", **login, PENSTOCK_CLIENT_TLS_CA="/the/nodes/authority.pem")
     until_ready(process)
     process.send_signal(signal.SIGTERM)
     assert "not for nodes" not in "".join(process.communicate(timeout=PATIENCE_SECONDS))

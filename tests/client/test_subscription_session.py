@@ -339,6 +339,16 @@ def test_a_subscriber_that_was_too_slow_reconnects_by_itself(
     assert session.resumed
 
 
+def test_a_subscriber_whose_login_has_expired_connects_again(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
+    session.received(1, frame("error", code="login_expired", message="log in again"), 40.0)
+    session.disconnected(1, ConnectionLoss("login_expired", 4401), 40.0)
+    assert session.ended is None
+    attach(session, 2, 40.0)
+    assert session.resumed
+
+
 def test_it_takes_over_from_its_own_session_only() -> None:
     session = new_session()
     step(session, 0.0)

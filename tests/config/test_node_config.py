@@ -35,6 +35,17 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file() -> N
     assert (config.node_id, config.num_partitions, config.kafka.port) == (2, 4, 3)
 
 
+def test_the_authority_of_clients_and_the_one_that_commands_trust_are_two_variables() -> None:
+    """One for both would start nodes that want certificates of everybody, in a shell that is set up for commands."""
+    files = {"PENSTOCK_TLS_CERT": "broker.pem", "PENSTOCK_TLS_KEY": "broker.key"}
+    trusted = {"PENSTOCK_CLIENT_TLS_CA": "nodes.pem"}
+    assert load_node_config(environment={**files, **trusted}).tls_ca is None
+    assert (
+        load_node_config(environment={**files, **trusted, "PENSTOCK_TLS_CA": "clients.pem"}).tls_ca
+        == "clients.pem"
+    )
+
+
 def test_tables_reach_groups_limits_and_topic_defaults_from_file_and_environment() -> None:
     config = load_node_config(
         toml_text=FILE,

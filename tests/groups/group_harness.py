@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from penstock.config import GroupSettings, Limits
-from penstock.effects import Effect, Persist
+from penstock.effects import Effect, Persist, Reply
 from penstock.errors import ErrorCode
 from penstock.groups import (
     CommitRequest,
@@ -124,6 +124,7 @@ class GroupHarness:
             if isinstance(effect, Persist):
                 self.in_flight.append(effect)
                 continue
+            assert isinstance(effect, Reply)
             assert isinstance(effect.token, int)
             assert effect.token in self.open_tokens, "answered twice, or never asked"
             self.open_tokens.remove(effect.token)

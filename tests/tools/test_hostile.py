@@ -26,9 +26,11 @@ from tools.hostile.generator.kafka_values import MessageMaker
 from tools.hostile.generator.table import SMALL, SURFACES, create_victims
 from tools.hostile.log_lines import find_bugs
 from tools.hostile.scenario import Scenario
+from tools.hostile.scenarios import security
 from tools.hostile.scenarios.connections import commit_offsets_for_ever
 from tools.hostile.scenarios.table import SCENARIOS
 from tools.hostile.scenarios.websockets import go_away_while_told_why
+from tools.hostile.setups import Setup
 
 ATTACKS = "12"
 
@@ -58,6 +60,31 @@ def test_two_scenarios_and_attacks_of_every_surface_of_a_node_hold() -> None:
     assert outcome["lost"] == 0
     assert outcome["memory_peak_bytes"] >= outcome["memory_before_bytes"] > 0
     assert outcome["stall_seconds"] > 0
+
+
+@pytest.mark.long
+def test_a_node_with_logins_holds_beside_guesses_and_unfinished_logins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = {"UNFINISHED_LOGINS": 40, "WRONG_PASSWORDS": 20, "AT_ONCE": 10, "HELD_SECONDS": 0.5}
+    for name, value in few.items():
+        monkeypatch.setattr(security, name, value)
+
+    def attack_all(attack: Attack) -> None:
+        security.stop_in_logins(attack)
+        security.guess_passwords(attack)
+
+    code, outcome = run_harness(attack=attack_all, setup=Setup.LOGIN)
+    assert outcome["problems"] == []
+    assert code == 0
+    assert outcome["acked"] > 0
+
+
+@pytest.mark.long
+def test_nodes_with_tls_hold_beside_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "STRANGERS", 18)
+    code, outcome = run_harness(attack=security.knock_as_strangers, setup=Setup.MUTUAL_TLS, nodes=3)
+    assert (code, outcome["problems"]) == (0, [])
 
 
 def test_a_node_that_dies_fails_the_run() -> None:

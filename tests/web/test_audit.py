@@ -66,6 +66,47 @@ def test_changes_refusals_and_failed_logins_over_http_are_events(broker: Broker)
     assert not any(secret in text for secret in [*PASSWORDS.values(), "not-the-password"])
 
 
+def test_changes_of_users_roles_and_rules_name_them(broker: Broker) -> None:
+    """As changes over Kafka do. A permission on the cluster is what such a request needs, and not what it changes."""
+    new, other = "bob-password", "bob-password-2"
+    assert call(broker, "POST", "/v1/users", "admin", body={"user": "bob", "password": new}) == 201
+    assert call(broker, "PUT", "/v1/users/bob/password", "bob", new, body={"password": other}) == 204
+    assert call(broker, "POST", "/v1/users/bob/tokens", "bob", other) == 201
+    readers = {"permissions": [{"resource_type": "topic", "operations": ["read"]}]}
+    assert call(broker, "PUT", "/v1/roles/readers", "admin", body=readers) == 200
+    grant = {"role": "readers", "principal": "User:bob", "name": "orders.", "pattern_type": "prefixed"}
+    assert call(broker, "POST", "/v1/grants", "admin", body=grant) == 201
+    rule = {"principal": "User:bob", "operation": "read", "resource_type": "topic", "name": "orders"}
+    assert call(broker, "POST", "/v1/acls", "admin", body={"acls": [rule]}) == 201
+    assert call(broker, "DELETE", "/v1/acls?principal=User:bob", "admin") == 200
+    assert call(broker, "DELETE", "/v1/roles/readers", "admin") == 409
+    assert call(broker, "DELETE", "/v1/users/bob", "admin") == 200
+    deleted = has("audit.changed", operation="delete_user")
+    found = events_until(broker.bootstrap_servers, deleted, settings=ADMIN)
+    changes = told(found, "audit.changed", client="127.0.0.1")
+    assert [(one["operation"], one["resource"], one["name"], one["outcome"]) for one in changes] == [
+        ("create_user", "user", "bob", "allowed"),
+        ("set_password", "user", "bob", "allowed"),
+        ("create_token", "user", "bob", "allowed"),
+        ("put_role", "role", "readers", "allowed"),
+        ("grant_role", "role", "readers for User:bob on orders.*", "allowed"),
+        ("add_acls", "cluster", "allow User:bob read topic orders", "allowed"),
+        ("remove_acls", "cluster", "any User:bob any any any", "allowed"),
+        ("delete_role", "role", "readers", "failed"),
+        ("delete_user", "user", "bob", "allowed"),
+    ]
+    assert not any(secret in json.dumps(found) for secret in (new, other))
+
+
+def test_every_change_of_users_and_roles_names_them(broker: Broker) -> None:
+    node = broker._thread.service.node
+    assert node is not None
+    named = {"users": "user", "roles": "role", "grants": "role"}
+    changes = [row for row in operations(node) if row.is_audited and row.tag in named]
+    assert changes
+    assert [row.name for row in changes if row.changes != named[row.tag]] == []
+
+
 def test_only_normal_work_is_left_out(broker: Broker) -> None:
     node = broker._thread.service.node
     assert node is not None

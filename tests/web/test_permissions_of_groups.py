@@ -1,11 +1,13 @@
 """Users with a permission on a group, but not on the topics of its queue or subscription."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 from websockets.sync.client import ClientConnection, connect
 
@@ -163,6 +165,32 @@ def test_consumers_of_topics_that_the_caller_may_not_describe_are_left_out(
     assert len(received[1]["jobs"]) == 2
     assert [one["name"] for one in ask(broker, f"/v1/queues/{queue}", basic("admin"))[1]["consumers"]]
     assert ask(broker, f"/v1/queues/{queue}", basic("bob"))[1]["consumers"] == []
+
+
+def test_assignments_of_members_leave_out_topics_that_the_caller_may_not_describe(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    group, (_, readable) = unique("group"), topics
+    allow(
+        admin,
+        rule(ResourceType.GROUP, group, AclOperation.DESCRIBE, "bob"),
+        rule(ResourceType.TOPIC, readable, AclOperation.DESCRIBE, "bob"),
+    )
+
+    def assigned(user: str) -> list[str]:
+        facts = ask(broker, f"/v1/groups/{group}", basic(user))[1]
+        return sorted(row["topic"] for member in facts["members"] for row in member["assignment"])
+
+    consumer = Consumer({**broker.client_settings("admin"), "group.id": group})
+    try:
+        consumer.subscribe(list(topics))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        assert assigned("admin") == sorted(topics)
+        assert assigned("bob") == [readable]
+    finally:
+        consumer.close()
 
 
 REQUESTS = [

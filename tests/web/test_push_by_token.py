@@ -51,7 +51,7 @@ def test_a_token_that_expires_closes_its_websocket(secured: Broker, admin: httpx
     with subscriber(secured.http_url, **bearer(made["token"])) as one:
         subscribed(one, "expired")
         assert made["token_id"] in one.hear_of("error")["message"]
-        assert one.closed()[1] == "login_failed"
+        assert one.closed() == (4401, "login_expired")
 
 
 def test_other_tokens_of_the_user_go_on(secured: Broker, admin: httpx.Client) -> None:
@@ -93,8 +93,8 @@ def test_a_websocket_ends_when_the_token_of_an_identity_provider_expires(
         one.say(**FIRST_FRAMES[path])
         assert one.hear()["type"] in ("subscribed", "working")
         error = one.hear_of("error")
-        assert one.closed()[1] == "login_failed"
-    assert error["message"] == "the token has expired: log in with a new one"
+        assert one.closed() == (4401, "login_expired")
+    assert error["message"] == "the login has expired: log in again, by opening another WebSocket"
 
 
 def test_a_token_that_lasts_longer_does_not_end_a_websocket(provided: SecuredNode) -> None:

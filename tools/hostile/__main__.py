@@ -1,7 +1,7 @@
 """Hostile clients against real nodes, beside a canary of honest ones. Exit code 1 if a node died, lost an acked record,
 leaked, logged a bug or overran a memory limit; waiting times are figures only.
 
-python -m tools.hostile                                    every scenario, then the generator, in about five minutes
+python -m tools.hostile                                    every scenario, then the generator, in about ten minutes
 python -m tools.hostile --list                             the scenarios
 python -m tools.hostile --only http-chunks                 some of them (as often as needed)
 python -m tools.hostile --only kafka-requests --seed 7     other attacks of the generator

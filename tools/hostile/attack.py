@@ -67,9 +67,14 @@ class Attack:
 
     # --- connections
 
-    def connect(self, port: int, *, receive_buffer: int | None = None) -> socket.socket:
+    def connect(
+        self, port: int, *, receive_buffer: int | None = None, source: str | None = None
+    ) -> socket.socket:
+        """`source`: the address to come from, another one of this machine."""
         self._check_time()
         made = socket.socket()
+        if source is not None:
+            made.bind((source, 0))
         if receive_buffer is not None:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         made.settimeout(SOCKET_SECONDS)

@@ -14,7 +14,9 @@ import psutil
 
 from tests.faults.nodes import Cluster, Node
 from tests.ports import free_port
+from tools.hostile.gossip_relay import GossipRelay
 from tools.hostile.log_lines import find_bugs, find_stalls
+from tools.hostile.setups import OPEN_ACCESS, Material, Setup
 
 MEBIBYTE = 1024 * 1024
 CLIENT_MEMORY_BYTES = 256 * MEBIBYTE
@@ -27,6 +29,7 @@ KEY = "0123456789abcdef" * 4
 """Nodes of a cluster have a key: a client on the network does not."""
 SLOW_TURNS = b"penstock_event_loop_slow_turns_total "
 METRICS_SECONDS = 30.0
+ADMIN_LINE = "admin password:"
 
 
 class Usage(NamedTuple):
@@ -78,23 +81,42 @@ class Attacked:
 class Brokers:
     """One node alone, or a cluster. Leave it as a context, and no process and no file is left."""
 
-    def __init__(self, count: int, flags: tuple[str, ...] = (), open_files: int | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        flags: tuple[str, ...] = (),
+        open_files: int | None = None,
+        setup: Setup = Setup.OPEN,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-hostile-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
+        self.material = Material(setup, folder)
+        self.relay = GossipRelay(range(1, count + 1)) if setup is Setup.RELAYED else None
+        self.access = OPEN_ACCESS
+        """Of honest clients, once the nodes run."""
+        nodes = self._make_nodes(folder, count, (*flags, *self.material.flags()))
+        for node in nodes:
+            node.open_files = open_files
+        self.nodes = [Attacked(node) for node in nodes]
+
+    def _make_nodes(self, folder: Path, count: int, flags: tuple[str, ...]) -> list[Node]:
         if count == 1:
             node = Node(1, folder)
             node.has_cluster_port = False
             node.flags = flags
-            nodes = [node]
-        else:
-            key = folder / "cluster.key"
-            key.write_text(KEY)
-            nodes = list(
-                Cluster(folder, count, flags=("--cluster-key-file", str(key), *flags)).nodes.values()
-            )
-        for node in nodes:
-            node.open_files = open_files
-        self.nodes = [Attacked(node) for node in nodes]
+            return [node]
+        key = folder / "cluster.key"
+        key.write_text(KEY)
+        cluster = Cluster(
+            folder,
+            count,
+            flags=("--cluster-key-file", str(key), *flags),
+            advertise=self.relay.ports if self.relay is not None else None,
+        )
+        if self.relay is not None:
+            self.relay.__enter__()
+            self.relay.watch(cluster.nodes)
+        return list(cluster.nodes.values())
 
     def __enter__(self) -> "Brokers":
         try:
@@ -102,6 +124,10 @@ class Brokers:
                 one.node.start()
             for one in self.nodes:
                 one.node.wait_ready()
+            password = ""
+            if self.material.setup is Setup.LOGIN:
+                password = self.nodes[0].node.wait_said(ADMIN_LINE).split()[-1]
+            self.access = self.material.access(password)
         except BaseException:
             self.__exit__()
             raise
@@ -111,6 +137,9 @@ class Brokers:
         for one in self.nodes:
             if one.node.is_running:
                 one.node.kill()
+        if self.relay is not None:
+            self.relay.__exit__()
+        self.material.close()
         self._folder.cleanup()
 
     @property

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.clients import settings
+from tools.hostile.setups import OPEN_ACCESS, Access
 
 TOPIC = "canary"
 """Attackers do not name it: it is another client's."""
@@ -46,10 +47,10 @@ class CanaryReport(NamedTuple):
 class Canary:
     """The process, as the harness sees it. Records flow from the constructor on."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, access: Access = OPEN_ACCESS) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, bootstrap_servers), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, bootstrap_servers, access), daemon=True)
         self._process.start()
         theirs.close()
         problem = self._pipe.recv()
@@ -76,11 +77,11 @@ class Canary:
         return report
 
 
-def _serve(pipe: Connection, bootstrap_servers: str) -> None:
+def _serve(pipe: Connection, bootstrap_servers: str, access: Access) -> None:
     """The process: does what the harness says until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness gets it, too, and ends this process
     try:
-        clients = _Clients(bootstrap_servers)
+        clients = _Clients(_Settings(bootstrap_servers, access))
     except (KafkaException, TimeoutError) as problem:
         pipe.send(str(problem))
         return
@@ -96,10 +97,21 @@ def _serve(pipe: Connection, bootstrap_servers: str) -> None:
         return
 
 
-class _Clients:
-    def __init__(self, bootstrap_servers: str) -> None:
+class _Settings:
+    """Settings of librdkafka for all clients."""
+
+    def __init__(self, bootstrap_servers: str, access: Access) -> None:
         self._servers = bootstrap_servers
-        admin = AdminClient(settings(bootstrap_servers))
+        self._access = access
+
+    def __call__(self, **more: Any) -> dict[str, Any]:
+        return {**settings(self._servers, **more), **self._access.settings}
+
+
+class _Clients:
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        admin = AdminClient(settings())
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1)])[TOPIC].result(CATCH_UP_SECONDS)
         self._sent_at: dict[int, float] = {}
         """By number, of records that are not consumed yet."""
@@ -132,8 +144,7 @@ class _Clients:
 
     def _produce(self) -> None:
         producer = Producer(
-            settings(
-                self._servers,
+            self._settings(
                 enable_idempotence=True,
                 acks="all",
                 linger_ms=2,
@@ -172,7 +183,7 @@ class _Clients:
         self._sent_at.pop(number, None)
 
     def _consume(self) -> None:
-        consumer = Consumer(settings(self._servers, group_id="canary", enable_auto_commit=False))
+        consumer = Consumer(self._settings(group_id="canary", enable_auto_commit=False))
         consumer.assign([TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
         while not self._finished.is_set():
             for message in consumer.consume(100, timeout=POLL_SECONDS):
@@ -212,7 +223,7 @@ class _Clients:
 
     def _compare(self) -> tuple[int, int]:
         """How many acked records are lost, and how many are not where or in the order in which they should be."""
-        stored = _read_all(self._servers)
+        stored = _read_all(self._settings)
         lost = misplaced = 0
         where = {int(value): (index, at) for index, rows in stored.items() for at, value in rows.items()}
         for number, (partition, offset) in self._acked.items():
@@ -225,9 +236,9 @@ class _Clients:
         return lost, misplaced
 
 
-def _read_all(servers: str) -> dict[int, dict[int, bytes]]:
+def _read_all(settings: _Settings) -> dict[int, dict[int, bytes]]:
     """The values of each partition by their offsets, in the order in which they come: as much as can be read."""
-    consumer = Consumer(settings(servers, group_id="canary-check", enable_auto_commit=False))
+    consumer = Consumer(settings(group_id="canary-check", enable_auto_commit=False))
     places = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
     stored: dict[int, dict[int, bytes]] = {index: {} for index in range(PARTITIONS)}
     ends: dict[int, int] = {}

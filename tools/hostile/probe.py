@@ -19,6 +19,7 @@ import psutil
 
 from penstock.kafka.wire import ApiKey, encode_request, join
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest
+from tools.hostile.setups import OPEN_ACCESS, Access
 
 PROBE_SECONDS = 0.01
 SAMPLE_SECONDS = 0.02
@@ -28,10 +29,11 @@ REQUEST = join(encode_request(ApiKey.API_VERSIONS, 0, 1, "probe", ApiVersionsReq
 
 
 class Watched(NamedTuple):
-    """One node: its Kafka port and its process."""
+    """One node: its Kafka port, its process, and how clients reach it."""
 
     port: int
     pid: int
+    access: Access = OPEN_ACCESS
 
 
 class Observed(NamedTuple):
@@ -103,6 +105,8 @@ class _LoopProbe:
 
     def __init__(self, watched: Watched) -> None:
         self._port = watched.port
+        self._access = watched.access
+        self._context = watched.access.context
         self._loop_thread = Path(f"/proc/{watched.pid}/task/{watched.pid}/schedstat")
         """`penstock serve` has its event loop in the main thread."""
         self._socket: socket.socket | None = None
@@ -151,8 +155,18 @@ class _LoopProbe:
 
     def _ask(self) -> None:
         if self._socket is None:
-            self._socket = socket.create_connection(("127.0.0.1", self._port), PATIENCE_SECONDS)
-        self._socket.sendall(REQUEST)
+            self._socket = self._connected()
+            for request in self._access.opening:
+                self._call(request)
+        self._call(REQUEST)
+
+    def _connected(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self._port), PATIENCE_SECONDS)
+        return made if self._context is None else self._context.wrap_socket(made, server_hostname="localhost")
+
+    def _call(self, request: bytes) -> None:
+        assert self._socket is not None
+        self._socket.sendall(request)
         left = int.from_bytes(self._receive(4), "big")
         self._receive(left)
 

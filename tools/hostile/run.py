@@ -58,9 +58,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_scenario(scenario: Scenario, plan: Plan, tell: Tell) -> Outcome:
-    with Brokers(scenario.nodes, scenario.flags, scenario.open_files) as brokers:
-        watched = [Watched(one.node.kafka_port, one.node.pid) for one in brokers.nodes]
-        with Canary(brokers.bootstrap_servers) as canary, Probe(watched) as probe:
+    with Brokers(scenario.nodes, scenario.flags, scenario.open_files, scenario.setup) as brokers:
+        access = brokers.access
+        watched = [Watched(one.node.kafka_port, one.node.pid, access) for one in brokers.nodes]
+        with Canary(brokers.bootstrap_servers, access) as canary, Probe(watched) as probe:
             return _Run(scenario, brokers, canary, probe, tell).outcome(plan)
 
 

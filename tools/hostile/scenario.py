@@ -6,6 +6,7 @@ import msgspec
 
 from tools.hostile.attack import Attack
 from tools.hostile.brokers import CLIENT_MEMORY_BYTES, HTTP_MEMORY_BYTES, MEBIBYTE
+from tools.hostile.setups import Setup
 
 UNCOUNTED_BYTES = 160 * MEBIBYTE
 """Memory beside the two limits: 128 MiB that the allocator keeps when they were freed (`penstock serve` sets that), and
@@ -31,6 +32,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     flags: tuple[str, ...] = ()
     """Of `penstock serve`, beside the memory limits."""
+    setup: Setup = Setup.OPEN
     open_files: int | None = None
     memory_bytes: int = MEMORY_BYTES
     """The most that the attack may add to the memory of a node."""

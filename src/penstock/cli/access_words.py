@@ -6,30 +6,16 @@ TYPE         topic, group (also queues, subscriptions and cliques), cluster, tra
 NAME         orders; orders.* for all names that begin with it; * for all
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from penstock.cli.http_api import Facts
+from penstock.security.acl_words import OperationName, ResourceKind
+from penstock.security.acls import ANY_NAME
 
-OPERATIONS = (
-    "all",
-    "read",
-    "write",
-    "create",
-    "delete",
-    "alter",
-    "describe",
-    "cluster_action",
-    "describe_configs",
-    "alter_configs",
-    "idempotent_write",
-    "create_tokens",
-    "describe_tokens",
-    "two_phase_commit",
-)
-RESOURCE_TYPES = ("topic", "group", "cluster", "transactional_id", "user")
-ALL_NAMES = "*"
+OPERATIONS: tuple[str, ...] = get_args(OperationName)
+RESOURCE_TYPES: tuple[str, ...] = get_args(ResourceKind)
 
 
 class Principal(click.ParamType[str]):
@@ -70,7 +56,7 @@ RESOURCE_TYPE = click.Choice(RESOURCE_TYPES, case_sensitive=False)
 
 def pattern(name: str) -> Facts:
     """NAME as the fields of a rule: a star at the end stands for the rest of the name."""
-    if name != ALL_NAMES and name.endswith("*"):
+    if name != ANY_NAME and name.endswith("*"):
         return {"name": name.removesuffix("*"), "pattern_type": "prefixed"}
     return {"name": name, "pattern_type": "literal"}
 

@@ -43,6 +43,10 @@ COMMANDS = {
     "users": ("penstock.cli.users:users", "Create, list and delete users, their passwords and tokens."),
     "acls": ("penstock.cli.acls:acls", "Add, list, remove and check access rules."),
     "roles": ("penstock.cli.roles:roles", "Give roles to users and groups; make roles of your own."),
+    "quotas": (
+        "penstock.cli.quotas:quotas",
+        "List, set and remove quotas of users, client ids and addresses.",
+    ),
     "certs": ("penstock.cli.certs:certs", "Make certificates for local use."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run ready-made pipelines on Spark."),
     "sim": ("penstock.cli.sim:sim", "Run the cluster's code in a simulated world full of faults."),

@@ -89,7 +89,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         """Why the broker does not let this command in, if that can be said."""
         from penstock.cli.login_probe import find_problem  # loads Kafka's messages
 
-        return find_problem(self._reachable_address(), self.settings, CONNECT_TIMEOUT_S)
+        host, port = self._reachable_address()
+        return find_problem(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", self.settings)
 
     def _build(self, client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         try:

@@ -56,6 +56,7 @@ HINTS = {
     "users/duplicate_resource": "`penstock users passwd` sets another password",
     "roles/resource_not_found": "`penstock roles list` shows what there is",
     "roles/policy_violation": "`penstock roles grants` shows who has it",
+    "quotas/resource_not_found": "`penstock quotas list` shows what there is",
     "grants/resource_not_found": "`penstock roles grants` shows who has which role",
     "security_disabled": "start the nodes with `penstock serve --require-login`",
     "unknown_host": "use the address of the node, or add the name to its setting http_hosts",
@@ -246,6 +247,10 @@ class UsersApi(ResourcesApi):
 
 class AclsApi(ResourcesApi):
     root = "/v1/acls"
+
+
+class QuotasApi(ResourcesApi):
+    root = "/v1/quotas"
 
 
 class RolesApi(ResourcesApi):

@@ -5,34 +5,38 @@ their TLS context from the same settings. So `-X` and the `kafka` table of a pro
 
     user        --user, the profile's `user`, PENSTOCK_USER
     password    --password-file (`-` is stdin), the profile's `password_file`, PENSTOCK_PASSWORD, or a question
-    TLS         --tls-ca, --tls-cert and --tls-key, or those of the profile, or PENSTOCK_TLS_CA; --tls alone trusts the
-                authorities of the system
+    TLS         --tls-ca, --tls-cert and --tls-key, or those of the profile, or PENSTOCK_CLIENT_TLS_CA; --tls alone
+                trusts the authorities of the system
 
-A profile's parts are used together: where it says anything about login or TLS, PENSTOCK_USER and PENSTOCK_TLS_CA are
-not looked at, since they may be those of another cluster. A password is never an argument, since `ps` shows these to
-everybody on the machine.
+A profile's parts are used together: where it says anything about login or TLS, PENSTOCK_USER and
+PENSTOCK_CLIENT_TLS_CA are not looked at, since they may be those of another cluster. A password is never an argument,
+since `ps` shows these to everybody on the machine.
 """
 
-import base64
 import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
 from penstock.cli import profiles
 from penstock.cli.problem import Problem
-from penstock.config import Address
+from penstock.client.errors import LoginFailed, TlsFailed
+from penstock.client.http_nodes import HttpNodes
+from penstock.client.security_arguments import ClientSecurity, client_security
+from penstock.client.tls_context import client_context
+from penstock.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 USER_VARIABLE = "PENSTOCK_USER"
 PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
-TLS_CA_VARIABLE = "PENSTOCK_TLS_CA"
+TLS_CA_VARIABLE = "PENSTOCK_CLIENT_TLS_CA"
+"""Not PENSTOCK_TLS_CA: that is the setting `tls_ca` of `serve`, the authorities that sign the certificates of clients.
+With one variable for both, a shell that is set up for commands would start nodes that want certificates of clients."""
 MECHANISM = "SCRAM-SHA-256"
 """Users that Penstock makes have both kinds of SCRAM; -X sasl.mechanism=... names another mechanism."""
 MAX_PASSWORD_FILE_BYTES = 16 * 1024
@@ -195,34 +199,37 @@ def _java_keystore(kafka: Mapping[str, str]) -> dict[str, str]:
 # --- HTTP
 
 
+def security_of(kafka: Mapping[str, str]) -> ClientSecurity:
+    """What these settings of librdkafka say about the login and TLS."""
+    try:
+        return client_security({}, kafka)
+    except ConfigError as wrong:
+        raise click.UsageError(str(wrong)) from None
+
+
 def is_encrypted(kafka: Mapping[str, str]) -> bool:
     """Whether these settings of librdkafka ask for TLS."""
-    return kafka.get("security.protocol", "").lower() in ("ssl", "sasl_ssl")
+    return security_of(kafka).settings.tls
 
 
 def http_headers(kafka: Mapping[str, str], url: str) -> dict[str, str]:
-    """The login for the HTTP port at this URL."""
-    user, password = kafka.get("sasl.username"), kafka.get("sasl.password")
-    if user is None or password is None:
-        return {}
-    parts = urlsplit(url)
-    if is_encrypted(kafka) and parts.scheme != "https" and not Address(parts.hostname or "", 0).is_loopback:
+    """The login for the HTTP port at this URL. A password that goes to the Kafka port encrypted goes to no other
+    machine as it is; without TLS there, the person has decided."""
+    security = security_of(kafka)
+    try:
+        return HttpNodes(list, security, () if security.settings.tls else (url,)).headers(url)
+    except LoginFailed:
         raise Problem(
             f"{url} has no TLS, and the password would go over the network as it is",
             "start the nodes with TLS on their HTTP port, or name one that has it: --http https://HOST:PORT",
-        )
-    text = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {text}"}
+        ) from None
 
 
 def tls_context(kafka: Mapping[str, str]) -> ssl.SSLContext:
     """TLS as these settings of librdkafka want it."""
     try:
-        context = ssl.create_default_context(cafile=kafka.get("ssl.ca.location"))
-        if certificate := kafka.get("ssl.certificate.location"):
-            context.load_cert_chain(certificate, kafka.get("ssl.key.location"), kafka.get("ssl.key.password"))
-    except (OSError, ssl.SSLError) as failure:
+        return client_context(security_of(kafka).settings)
+    except TlsFailed as failure:
         raise Problem(
-            f"the files for TLS cannot be used: {failure}", "--tls-ca and --tls-cert are PEM"
+            f"the files for TLS cannot be used: {failure.detail}", "--tls-ca and --tls-cert are PEM"
         ) from None
-    return context

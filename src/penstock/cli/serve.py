@@ -82,6 +82,8 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 @click.option("--tls-ca", metavar="FILE", help="Clients need a certificate that one of these has signed.")
 @click.option("--require-login", is_flag=True, default=None,
               help="Clients must log in, and may do only what a rule allows.")  # fmt: skip
+@click.option("--reset-admin-password", "resets_admin", is_flag=True,
+              help="Give the user admin a new password and print it, once. Not for every start.")  # fmt: skip
 @click.option("--cluster", metavar="HOST:PORT",
               help="Where other nodes connect.  [default: none, this node is alone]")  # fmt: skip
 @click.option("--seeds", metavar="HOST:PORT,...",
@@ -94,17 +96,27 @@ SWITCH_INTERVAL_SECONDS = 0.0005
               help="Any other setting, as often as needed.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error", "none"]),
               help="Lines of the log on stderr.  [default: info]")  # fmt: skip
-def serve(config_file: Path | None, no_auto_create: bool, settings: tuple[str, ...], **flags: object) -> None:
+def serve(
+    config_file: Path | None,
+    no_auto_create: bool,
+    settings: tuple[str, ...],
+    resets_admin: bool,
+    **flags: object,
+) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Prints its listeners, then a line that starts with "ready" when clients can use it. Flags win over
     PENSTOCK_* variables, these over the config file. Port 0 means any free port.
 
     With --require-login, a cluster without users gets the user admin, who may do everything; the line
-    "admin password: ..." shows the password, once.
+    "admin password: ..." shows the password, once. --reset-admin-password gives it another one: for a
+    lone node, or for one node of a cluster while the others run.
     """
     auto_create = {"auto_create_topics": False if no_auto_create else None}
-    run(_load(config_file, {**key_values(settings), **flags, **auto_create}))
+    config = _load(config_file, {**key_values(settings), **flags, **auto_create})
+    if resets_admin and not config.require_login:
+        raise Misconfigured("--reset-admin-password: without --require-login there are no passwords")
+    run(config, resets_admin=resets_admin)
 
 
 def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
@@ -124,7 +136,7 @@ def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
         ) from None
 
 
-def run(config: NodeConfig) -> None:
+def run(config: NodeConfig, *, resets_admin: bool = False) -> None:
     """Serves until a signal comes."""
     import uvloop
 
@@ -132,7 +144,7 @@ def run(config: NodeConfig) -> None:
     _own_the_process()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, time.perf_counter()))
+            runner.run(_serve(config, time.perf_counter(), resets_admin=resets_admin))
     except NotAdmitted as refused:
         raise Problem(str(refused), refused.hint) from None
     except PenstockError as failure:
@@ -169,14 +181,15 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
 
 
-async def _serve(config: NodeConfig, began_seconds: float) -> None:
+async def _serve(config: NodeConfig, began_seconds: float, *, resets_admin: bool) -> None:
     from penstock.service import Service
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     objects = LongLivedObjects()
-    service = Service(config, eager_http=True, on_growth=objects.exclude, on_first_user=_show_first_user)
+    first = _FirstUser()
+    service = Service(config, eager_http=True, on_growth=objects.exclude, on_first_user=first.show)
     try:
         await service.start()
         objects.exclude(replicas=0)
@@ -191,6 +204,8 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
                 service.max_connections,
             )
         if await _is_ready(service, stop):
+            if resets_admin and not first.is_new:
+                await first.reset(service)
             click.echo(f"ready   in {(time.perf_counter() - began_seconds) * 1000:.0f} ms; Ctrl-C stops it")
             await stop.wait()
     finally:
@@ -198,10 +213,27 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     click.echo("stopped")
 
 
-def _show_first_user(user: str, password: str) -> None:
-    """Once, when the cluster has no users yet. It is kept nowhere."""
-    click.echo(f"{user} password: {password}")
-    sys.stdout.flush()
+class _FirstUser:
+    """Prints the password of `admin`, which is kept nowhere."""
+
+    is_new = False
+    """Whether this run has made the user."""
+
+    def show(self, user: str, password: str) -> None:
+        """Called when the cluster has no users yet."""
+        self.is_new = True
+        click.echo(f"{user} password: {password}")
+        sys.stdout.flush()
+
+    async def reset(self, service: "Service") -> None:
+        node = service.node
+        assert node is not None
+        user, password = await node.access_admin.reset_first_user()
+        node.audit.password_reset(user)
+        log.warning(
+            "the password of %s was reset, as --reset-admin-password says: leave it out next time", user
+        )
+        self.show(user, password)
 
 
 async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:

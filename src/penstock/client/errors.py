@@ -17,6 +17,8 @@ ClientError
 for how long it has tried.
 """
 
+from typing import Literal
+
 from penstock.client.retriable_codes import RETRIABLE_CODES, code_of, retry_for_ms
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 
@@ -109,12 +111,36 @@ class Denied(ClientError):
         self.code = code
 
 
+LoginProblem = Literal["refused", "no mechanism", "not wanted", "wanted"]
+TlsProblem = Literal["untrusted", "not spoken", "wanted", "own certificate", "files", "other"]
+
+
 class LoginFailed(ClientError):
     """A broker wants a login, or does not accept the one that it got. Another try would end in the same way."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problem: LoginProblem = "refused",
+        detail: str = "",
+        retriable: bool | None = None,
+    ) -> None:
+        """`problem` and `detail` (the broker's words, or its mechanisms) are for programs that give advice of their
+        own: the message names arguments of Python."""
+        super().__init__(message, retriable=retriable)
+        self.problem = problem
+        self.detail = detail
 
 
 class TlsFailed(ClientError):
     """No encrypted connection can be made: a certificate is not trusted, or cannot be read, or one side has no TLS."""
+
+    def __init__(self, message: str, *, problem: TlsProblem = "other", detail: str = "") -> None:
+        """`problem` and `detail` (OpenSSL's words): as those of LoginFailed."""
+        super().__init__(message)
+        self.problem = problem
+        self.detail = detail
 
 
 class PublishFailed(ClientError):

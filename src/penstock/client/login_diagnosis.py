@@ -6,6 +6,7 @@ other reasons the client for batches is asked, which tries once and knows why it
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError
@@ -13,9 +14,11 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.client.errors import ClientError, LoginFailed, TlsFailed, Unreachable
 from penstock.client.security_arguments import ClientSecurity
-from penstock.client.security_settings import MECHANISMS
+from penstock.client.security_settings import MECHANISMS, SecuritySettings
 from penstock.client.wire import ClientSettings, Cluster
+from penstock.client.wire.connection import mechanism_missing
 from penstock.client.wire.login import login_refused
+from penstock.client.wire.settings import parse_servers
 from penstock.errors import PenstockError
 
 TRY_MS: Final = 7_000
@@ -61,23 +64,30 @@ class LoginDiagnosis:
             self._admin.poll(0)
         if time.monotonic() < self._refused_until:
             return login_refused(self._servers, self._security.settings, "invalid credentials")
-        if self._security.settings.mechanism not in ("", *MECHANISMS):
-            return error
-        return self._reason() or error
+        return find_reason(self._servers, self._security.current()) or error
 
-    def _reason(self) -> ClientError | None:
-        servers = self._servers.count(",") + 1
-        settings = ClientSettings(
-            bootstrap_servers=self._servers,
-            request_timeout_ms=max(LEAST_MS, TRY_MS // servers),
-            retry_for_ms=0,
-            security=self._security.current(),
-        )
-        try:
-            with Cluster(settings) as cluster:
-                cluster.topics([])
-        except (LoginFailed, TlsFailed) as reason:
-            return None if reason.retriable else reason
-        except PenstockError:
-            pass
-        return None
+
+def find_reason(servers: str, security: SecuritySettings) -> LoginFailed | TlsFailed | None:
+    """Why no broker lets a client with these settings in; None if one does, or if that cannot be said. Tries once."""
+    settings = ClientSettings(
+        bootstrap_servers=servers,
+        request_timeout_ms=max(LEAST_MS, TRY_MS // (servers.count(",") + 1)),
+        retry_for_ms=0,
+        security=security,
+    )
+    try:
+        if security.mechanism not in ("", *MECHANISMS):
+            return _missing(settings, security.mechanism)
+        with Cluster(settings) as cluster:
+            cluster.topics([])
+    except (LoginFailed, TlsFailed) as reason:
+        return None if reason.retriable else reason
+    except PenstockError:
+        pass
+    return None
+
+
+def _missing(settings: ClientSettings, mechanism: str) -> LoginFailed | None:
+    """For a mechanism that librdkafka knows, and this client does not."""
+    silent = replace(settings, security=replace(settings.security, mechanism=""))
+    return mechanism_missing(parse_servers(settings.bootstrap_servers)[0], silent, mechanism)

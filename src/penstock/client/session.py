@@ -35,8 +35,9 @@ REDIRECTS_MAX: Final = 5
 """Redirects that are followed without a pause. After more, the nodes have not agreed yet on who is in charge."""
 
 FATAL_CLOSE_CODES: Final = range(4400, 4500)
-RETRIABLE_CLOSE_CODES: Final = frozenset({4408, 4421})
-"""A broker closes with 44xx when a retry would get the same answer, except 4408 (too slow) and 4421 (wrong node)."""
+RETRIABLE_CLOSE_CODES: Final = frozenset({4401, 4408, 4421})
+"""A broker closes with 44xx when a retry would get the same answer, except 4401 (the login has expired, and the next
+connection logs in again), 4408 (too slow) and 4421 (wrong node)."""
 
 Item = TypeVar("Item", bound=ReceivedRecord)
 

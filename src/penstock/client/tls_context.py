@@ -79,7 +79,9 @@ def _explaining(what: str, file: str) -> Iterator[None]:
         where = f" in {file!r}" if file else ""
         raise TlsFailed(
             f"{what}{where} cannot be used: {reason}. Files are read where the client runs, here on "
-            f"{socket.gethostname()}; those of a Spark job on each executor as well"
+            f"{socket.gethostname()}; those of a Spark job on each executor as well",
+            problem="files",
+            detail=f"{file or what}: {reason}",
         ) from None
 
 
@@ -88,23 +90,28 @@ def tls_failure(problem: BaseException, address: str) -> TlsFailed | None:
     if not isinstance(problem, ssl.SSLError):
         return None
     if isinstance(problem, ssl.SSLCertVerificationError):
-        return TlsFailed(f"{address}: {_distrust(problem)}")
+        return TlsFailed(
+            f"{address}: {_distrust(problem)}", problem="untrusted", detail=problem.verify_message
+        )
     reason = problem.reason or ""
     if reason in _NO_TLS:
         return no_tls(address)
     if any(word in reason for word in _CERTIFICATE_WANTED):
         return TlsFailed(
             f"{address}: the broker does not accept this client's certificate, or its lack of one ({reason}): give one "
-            f"that the broker's authority has signed: {CERT_NAMES}"
+            f"that the broker's authority has signed: {CERT_NAMES}",
+            problem="own certificate",
+            detail=reason,
         )
     if isinstance(problem, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None
-    return TlsFailed(f"{address}: TLS failed: {reason}") if reason else None
+    return TlsFailed(f"{address}: TLS failed: {reason}", detail=reason) if reason else None
 
 
 def no_tls(address: str) -> TlsFailed:
     return TlsFailed(
-        f"{address}: this port does not speak TLS: use the port that does, or leave out tls, tls_ca and SSL"
+        f"{address}: this port does not speak TLS: use the port that does, or leave out tls, tls_ca and SSL",
+        problem="not spoken",
     )
 
 

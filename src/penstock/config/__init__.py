@@ -21,6 +21,7 @@ from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.share_groups import ShareGroupSettings, share_group_settings
 from penstock.config.topic import TopicConfig
+from penstock.config.transactions import TransactionSettings
 
 __all__ = [
     "DEFAULT_LISTENER",
@@ -43,6 +44,7 @@ __all__ = [
     "ShareGroupSettings",
     "TlsSettings",
     "TopicConfig",
+    "TransactionSettings",
     "broker_definition",
     "check_dynamic",
     "describe_all_nodes",

@@ -68,6 +68,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """One generation's assignments: they are one record in the offsets topic."""
     max_subscribed_topics: Annotated[int, Meta(ge=1)] = 10_000
     """Topics that one member of a share group subscribes to; each is looked up when topics change."""
+    max_transactional_ids: Annotated[int, Meta(ge=1)] = 100_000
+    """Transactional ids per coordinator; each costs under a kilobyte until it expires."""
+    max_transactional_id_bytes: Annotated[int, Meta(ge=1, le=32_767)] = 4096
+    """Transactional ids are the keys of the transaction topic."""
+    max_transaction_partitions: Annotated[int, Meta(ge=1)] = 10_000
+    """Partitions of one transaction; every change of the transaction stores them all in one record."""
     max_queues: Annotated[int, Meta(ge=1)] = 50_000
     """Queues on partitions that one node leads; each costs 10 KB, and more while it has work."""
     max_share_sessions: Annotated[int, Meta(ge=1)] = 10_000

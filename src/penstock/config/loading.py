@@ -39,6 +39,7 @@ JOB_VARIABLES = frozenset(
 """Variables of commands that `penstock queues work` runs."""
 OTHER_VARIABLES = JOB_VARIABLES | {
     "PENSTOCK_BOOTSTRAP",
+    "PENSTOCK_CLIENT_TLS_CA",
     "PENSTOCK_CONFIG",
     "PENSTOCK_HTTP_URL",
     "PENSTOCK_PASSWORD",

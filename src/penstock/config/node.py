@@ -103,7 +103,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """More names at which clients reach the HTTP port, behind a proxy for example; `*`: any name. A request whose Host
     header has another name is refused: see docs/security.md."""
     max_session_ms: Annotated[int, Meta(ge=0)] = 0
-    """Kafka clients must log in again after so long (KIP-368); 0: only when their token expires."""
+    """Clients must log in again after so long: Kafka clients on their connection (KIP-368), others by opening another
+    WebSocket. 0: only when their token expires."""
     metrics_without_login: bool = False
     """Whether `/metrics` needs no login."""
     cluster: Address | None = None

@@ -42,8 +42,8 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.errors import UnknownFormat
 from penstock.groups.values import NO_VERSION, CommittedOffset
+from penstock.record_fields import FieldReader, blob, compact_string, string, tagged_fields
 from penstock.types import TopicPartition
 
 OFFSET_KEY_VERSION = 1
@@ -57,7 +57,6 @@ TOPICS_VERSION_TAG = 1000
 EXPIRY_TAG = 1001
 
 UUID_BYTES = 16
-VARINT_BYTES_MAX = 5
 KNOWN_TOPIC_IDS = 4096
 """How many topic ids are cached, so that equal ids are one object: most offsets of a group are of a few topics, and a
 coordinator may hold a million offsets."""
@@ -104,8 +103,8 @@ def encode_offset_key(group_id: str, partition: TopicPartition) -> bytes:
     return b"".join(
         (
             struct.pack(">h", OFFSET_KEY_VERSION),
-            _string(group_id),
-            _string(partition.topic),
+            string(group_id),
+            string(partition.topic),
             struct.pack(">i", partition.partition),
         )
     )
@@ -114,7 +113,7 @@ def encode_offset_key(group_id: str, partition: TopicPartition) -> bytes:
 def encode_offset(offset: CommittedOffset) -> bytes:
     if offset.topic_id is not None:
         return _encode_tagged_offset(offset, offset.topic_id)
-    metadata = _string(offset.metadata)
+    metadata = string(offset.metadata)
     if offset.expire_timestamp_ms >= 0:
         head = struct.pack(">hq", EXPIRING_VALUE_VERSION, offset.offset)
         return head + metadata + struct.pack(">qq", offset.commit_timestamp_ms, offset.expire_timestamp_ms)
@@ -123,50 +122,47 @@ def encode_offset(offset: CommittedOffset) -> bytes:
 
 
 def _encode_tagged_offset(offset: CommittedOffset, topic_id: UUID) -> bytes:
-    metadata = offset.metadata.encode()
     tags = {TOPIC_ID_TAG: topic_id.bytes, TOPICS_VERSION_TAG: struct.pack(">q", offset.topics_version)}
     if offset.expire_timestamp_ms >= 0:
         tags[EXPIRY_TAG] = struct.pack(">q", offset.expire_timestamp_ms)
     return b"".join(
         (
             struct.pack(">hqi", TAGGED_VALUE_VERSION, offset.offset, offset.leader_epoch),
-            _varint(len(metadata) + 1),
-            metadata,
+            compact_string(offset.metadata),
             struct.pack(">q", offset.commit_timestamp_ms),
-            _varint(len(tags)),
-            *(_varint(tag) + _varint(len(value)) + value for tag, value in tags.items()),
+            tagged_fields(tags),
         )
     )
 
 
 def encode_group_key(group_id: str) -> bytes:
-    return struct.pack(">h", GROUP_KEY_VERSION) + _string(group_id)
+    return struct.pack(">h", GROUP_KEY_VERSION) + string(group_id)
 
 
 def encode_group(group: StoredGroup) -> bytes:
     parts = [
         struct.pack(">h", VALUE_VERSION),
-        _string(group.protocol_type),
+        string(group.protocol_type),
         struct.pack(">i", group.generation),
-        _string(group.protocol_name),
-        _string(group.leader),
+        string(group.protocol_name),
+        string(group.leader),
         struct.pack(">qi", group.state_timestamp_ms, len(group.members)),
     ]
     for member in group.members:
         parts += (
-            _string(member.member_id),
-            _string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            string(member.member_id),
+            string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
             struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
-            _blob(member.subscription),
-            _blob(member.assignment),
+            blob(member.subscription),
+            blob(member.assignment),
         )
     return b"".join(parts)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey:
-    reader = _Reader(data)
+    reader = _reader(data)
     version = reader.int16()
     if version in (0, OFFSET_KEY_VERSION):
         group_id = reader.string()
@@ -181,7 +177,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey:
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
-    reader = _Reader(data)
+    reader = _reader(data)
     version = reader.int16()
     if version == TAGGED_VALUE_VERSION:
         return _decode_tagged_offset(reader)
@@ -198,7 +194,7 @@ def decode_offset(data: bytes) -> CommittedOffset:
     return offset
 
 
-def _decode_tagged_offset(reader: "_Reader") -> CommittedOffset:
+def _decode_tagged_offset(reader: FieldReader) -> CommittedOffset:
     offset, leader_epoch = reader.int64(), reader.int32()
     metadata, commit_timestamp_ms = reader.compact_string(), reader.int64()
     tags = reader.tags()
@@ -213,14 +209,14 @@ def _decode_tagged_offset(reader: "_Reader") -> CommittedOffset:
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=commit_timestamp_ms,
-        expire_timestamp_ms=-1 if expiry is None else _Reader(expiry).whole_int64(),
+        expire_timestamp_ms=-1 if expiry is None else _reader(expiry).whole_int64(),
         topic_id=None if topic_id is None else _topic_id(topic_id),
-        topics_version=NO_VERSION if topics_version is None else _Reader(topics_version).whole_int64(),
+        topics_version=NO_VERSION if topics_version is None else _reader(topics_version).whole_int64(),
     )
 
 
 def decode_group(data: bytes) -> StoredGroup:
-    reader = _Reader(data)
+    reader = _reader(data)
     version = reader.int16()
     if version != VALUE_VERSION:
         raise reader.unknown(f"group value version {version}")
@@ -247,7 +243,7 @@ def offsets_partition(group_id: str, partitions: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % partitions
 
 
-def _read_member(reader: "_Reader") -> StoredMember:
+def _read_member(reader: FieldReader) -> StoredMember:
     return StoredMember(
         member_id=reader.string(),
         instance_id=reader.nullable_string(),
@@ -260,100 +256,12 @@ def _read_member(reader: "_Reader") -> StoredMember:
     )
 
 
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    data.append(number)
-    return bytes(data)
-
-
 @lru_cache(maxsize=KNOWN_TOPIC_IDS)
 def _topic_id(data: bytes) -> UUID:
     if len(data) != UUID_BYTES:
-        raise _Reader(data).unknown(f"a topic id of {len(data)} bytes")
+        raise _reader(data).unknown(f"a topic id of {len(data)} bytes")
     return UUID(bytes=data)
 
 
-def _blob(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-class _Reader:
-    """Reads fields one after the other, and never past the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def int16(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def int32(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def int64(self) -> int:
-        return int.from_bytes(self._take(8), "big", signed=True)
-
-    def whole_int64(self) -> int:
-        """A value that is one number and nothing else."""
-        number = self.int64()
-        self.finish()
-        return number
-
-    def varint(self) -> int:
-        number = 0
-        for place in range(VARINT_BYTES_MAX):
-            (byte,) = self._take(1)
-            number |= (byte & 0x7F) << 7 * place
-            if byte < 0x80:
-                return number
-        raise self.unknown("a number that does not end")
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}
-
-    def compact_string(self) -> str:
-        return self._text(self.varint() - 1)
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise self.unknown("null where text should be")
-        return text
-
-    def nullable_string(self) -> str | None:
-        length = self.int16()
-        return None if length == -1 else self._text(length)
-
-    def _text(self, length: int) -> str:
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError:
-            raise self.unknown("text that is not UTF-8") from None
-
-    def blob(self) -> bytes:
-        return self._take(self.int32())
-
-    def finish(self) -> None:
-        if self._position != len(self._data):
-            raise self.unknown(f"{len(self._data) - self._position} bytes too many")
-
-    def unknown(self, what: str) -> UnknownFormat:
-        return UnknownFormat(f"a record of the offsets topic has {what}; start the version that wrote it")
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise self.unknown("too few bytes")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+def _reader(data: bytes) -> FieldReader:
+    return FieldReader(data, "the offsets topic")

@@ -28,6 +28,7 @@ from starlette.websockets import WebSocket
 from penstock.node import Node
 from penstock.node.limited_log import LimitedLog
 from penstock.security.errors import AuthenticationError
+from penstock.security.exchange import Accepted
 from penstock.security.tokens import is_api_token, parse_token
 from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
@@ -90,22 +91,21 @@ class LoginGate:
         if len(authorization) > MAX_AUTHORIZATION_BYTES:
             raise AuthenticationError("an Authorization header that is too long")
         scheme, _, value = authorization.partition(" ")
-        groups: tuple[str, ...] = ()
+        logins = self._node.logins
         if scheme.lower() == "basic":
             user, password = read_basic(value)
-            principal = await self._node.logins.check_password(user, password)
+            accepted = Accepted(b"", await logins.check_password(user, password, caller.host))
             scope[PASSWORD_USER] = user
         elif scheme.lower() == "bearer":
             token = value.strip()
-            accepted = await self._node.logins.check_bearer(token)
-            principal, groups = accepted.principal, accepted.groups
-            if accepted.expires_ms is not None:
-                scope[EXPIRES_MS] = accepted.expires_ms
+            accepted = await logins.check_bearer(token, caller.host)
             if is_api_token(token):
                 scope[TOKEN] = parse_token(token)[0]
         else:
             raise AuthenticationError("an Authorization header that is neither Basic nor Bearer")
-        return Caller(principal, caller.host, caller.client_id, groups)
+        if (expires_ms := logins.expires_ms(accepted)) is not None:
+            scope[EXPIRES_MS] = expires_ms
+        return Caller(accepted.principal, caller.host, caller.client_id, accepted.groups)
 
     async def _tell_failure(self, refused: AuthenticationError, caller: Caller) -> None:
         node = self._node

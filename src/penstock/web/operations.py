@@ -30,6 +30,7 @@ from penstock.web.api.queue_jobs import QueueJobs
 from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
+from penstock.web.api.quotas import Quotas
 from penstock.web.api.reading import Reading
 from penstock.web.api.roles import Roles
 from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
@@ -45,13 +46,14 @@ SOCKETS = {
     "/v1/work": "a WebSocket: jobs of a queue, see docs/queues.md",
 }
 
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS, NO_PERMISSION = (
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, NO_PERMISSION = (
     Operation.READ,
     Operation.WRITE,
     Operation.CREATE,
     Operation.DELETE,
     Operation.ALTER,
     Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS,
     Operation.ANY,
 )
@@ -72,7 +74,7 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
         *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
-        *_users(node), *_access_rules(node),
+        *_users(node), *_access_rules(node), *_quotas(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -82,9 +84,10 @@ def operations(node: Node) -> list[HttpOperation]:
         HttpOperation("POST", "/v1/cluster/rebalance", cluster.rebalance, ALTER, CLUSTER,
                       "Begin the moves that may begin now; repeat it until none is left", (409,)),
         HttpOperation("POST", "/v1/cluster/nodes/{node_id}/decommission", cluster.decommission_node, ALTER, CLUSTER,
-                      "Move everything away from a node, and then remove it from the cluster", (404, 409)),
+                      "Move everything away from a node, and then remove it from the cluster",
+                      (404, 409), changes="node"),
         HttpOperation("DELETE", "/v1/cluster/nodes/{node_id}/decommission", cluster.keep_node, ALTER, CLUSTER,
-                      "Keep a node that was to leave", (404, 409)),
+                      "Keep a node that was to leave", (404, 409), changes="node"),
         HttpOperation("POST", "/v1/cluster/recover", cluster.recover_partitions, ALTER, CLUSTER,
                       "Let this node's replicas continue alone where all others are lost for good; records may be lost",
                       (409,), while_waiting=True),
@@ -196,17 +199,20 @@ def _users(node: Node) -> list[HttpOperation]:
     users, one = Users(node), "/v1/users/{user}"
     return [
         HttpOperation("GET", "/v1/users", users.list_users, DESCRIBE, CLUSTER, "All users, without their passwords"),
-        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER, "Create a user", (409,), 201),
+        HttpOperation("POST", "/v1/users", users.create_user, ALTER, CLUSTER,
+                      "Create a user", (409,), 201, changes="user"),
         HttpOperation("DELETE", one, users.delete_user, ALTER, CLUSTER,
-                      "Delete a user and its API tokens; access rules and grants that name it stay", (404,)),
+                      "Delete a user and its API tokens; access rules and grants that name it stay",
+                      (404,), changes="user"),
         HttpOperation("PUT", one + "/password", users.set_password, ALTER, CLUSTER,
-                      "Set another password; users may do this for themselves", (404,), 204, by_user=True),
+                      "Set another password; users may do this for themselves",
+                      (404,), 204, by_user=True, changes="user"),
         HttpOperation("GET", one + "/tokens", users.list_tokens, DESCRIBE, CLUSTER,
                       "API tokens of a user, without their secrets", (404,), by_user=True),
         HttpOperation("POST", one + "/tokens", users.create_token, ALTER, CLUSTER,
-                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True),
+                      "Make an API token; this answer alone shows it", (404, 409), 201, by_user=True, changes="user"),
         HttpOperation("DELETE", one + "/tokens/{token_id}", users.revoke_token, ALTER, CLUSTER,
-                      "Revoke an API token, at once", (404,), 204, by_user=True),
+                      "Revoke an API token, at once", (404,), 204, by_user=True, changes="user"),
     ]
 
 
@@ -224,14 +230,27 @@ def _access_rules(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
                       "Roles: the four that are built in, and those of your own", (409,)),
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
-                      "Create or replace a role; all who have it get its new permissions", (409,)),
+                      "Create or replace a role; all who have it get its new permissions", (409,), changes="role"),
         HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
-                      "Delete a role that nobody has", (404, 409), 204),
+                      "Delete a role that nobody has", (404, 409), 204, changes="role"),
         HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
         HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
-                      "Give a role to a principal, for everything or for a pattern of names", (404, 409), 201),
+                      "Give a role to a principal, for everything or for a pattern of names",
+                      (404, 409), 201, changes="role"),
         HttpOperation("DELETE", "/v1/grants", roles.revoke_role, ALTER, CLUSTER,
-                      "Take a role from a principal: exactly this grant", (404, 409), 204),
+                      "Take a role from a principal: exactly this grant", (404, 409), 204, changes="role"),
+    ]
+
+
+def _quotas(node: Node) -> list[HttpOperation]:
+    quotas = Quotas(node)
+    return [
+        HttpOperation("GET", "/v1/quotas", quotas.list_quotas, DESCRIBE_CONFIGS, CLUSTER,
+                      "Quotas, all or those of a user, a client id or an address"),
+        HttpOperation("PATCH", "/v1/quotas", quotas.set_quotas, ALTER_CONFIGS, CLUSTER,
+                      "Set and remove quotas of a user, a client id, both, or an address; the others stay", (409,)),
+        HttpOperation("DELETE", "/v1/quotas", quotas.remove_quotas, ALTER_CONFIGS, CLUSTER,
+                      "Remove all quotas of exactly this user, client id, both, or address", (404,)),
     ]
 # fmt: on
 

@@ -36,6 +36,8 @@ from penstock.web.api.routing import caller_of
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
 from penstock.web.websocket_frames import (
+    LOGIN_EXPIRED,
+    LOGIN_EXPIRED_CLOSE,
     FrameReceiver,
     FrameSender,
     TooSlow,
@@ -58,6 +60,7 @@ CLOSE_CODES = {
     "internal_error": 1011,
     "unavailable": 1013,
     "elsewhere": 4421,
+    LOGIN_EXPIRED: LOGIN_EXPIRED_CLOSE,
     "inactive": 4408,
     "already_active": 4409,
     "taken_over": 4409,

@@ -25,6 +25,9 @@ from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text
 
 FIRST_FRAME_SECONDS = 10.0
 
+LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE = "login_expired", 4401
+"""The client should open another WebSocket: unlike after `login_failed`, the same password or a newer token is good."""
+
 F = TypeVar("F")
 First = TypeVar("First")
 
@@ -71,16 +74,17 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
 
 
 def check_login(node: Node, socket: WebSocket) -> None:
-    """Problem if the user or the token by which a WebSocket was opened is gone, or the token has expired."""
+    """Problem if the user or the token by which a WebSocket was opened is gone, or the login has expired."""
     access = node.metadata.state.access
     user, token_id = socket.scope.get(PASSWORD_USER), socket.scope.get(TOKEN)
     if user is not None and user not in access.users:
         raise Problem(401, "login_failed", f"the user {user} was deleted")
-    has_expired = _now_ms() >= socket.scope.get(EXPIRES_MS, math.inf)
-    if token_id is not None and (has_expired or token_id not in access.tokens):
-        raise Problem(401, "login_failed", f"the API token {token_id} was revoked, or has expired")
-    if has_expired:
-        raise Problem(401, "login_failed", "the token has expired: log in with a new one")
+    if _now_ms() >= socket.scope.get(EXPIRES_MS, math.inf):
+        by_token = "" if token_id is None else f" by the API token {token_id}"
+        message = f"the login{by_token} has expired: log in again, by opening another WebSocket"
+        raise Problem(401, LOGIN_EXPIRED, message)
+    if token_id is not None and token_id not in access.tokens:
+        raise Problem(401, "login_failed", f"the API token {token_id} was revoked")
 
 
 def _now_ms() -> int:
@@ -88,7 +92,7 @@ def _now_ms() -> int:
 
 
 def _seconds_left(socket: WebSocket) -> float | None:
-    """Until the token by which a WebSocket was opened expires; None for ever."""
+    """Until the login by which a WebSocket was opened expires; None for ever."""
     expires_ms: int | None = socket.scope.get(EXPIRES_MS)
     return None if expires_ms is None else max(0.0, (expires_ms - _now_ms()) / 1000)
 

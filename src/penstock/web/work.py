@@ -25,6 +25,8 @@ from penstock.web.api.routing import caller_of
 from penstock.web.clique_worker import CliqueConnections, Ended
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_frames import (
+    LOGIN_EXPIRED,
+    LOGIN_EXPIRED_CLOSE,
     FrameReceiver,
     FrameSender,
     TooSlow,
@@ -41,7 +43,7 @@ FRAMES_PER_SECOND = 5_000
 """About a quarter of the event loop. A frame settles whole ranges, so no worker needs more."""
 CLOSE_SECONDS = 2.0
 CONFLICTS = ("held", "refused", "fenced", "replaced", "clique_only", "not_a_clique")
-CLOSE_CODES = {"unknown_topic": 4404} | dict.fromkeys(CONFLICTS, 4409)
+CLOSE_CODES = {"unknown_topic": 4404, LOGIN_EXPIRED: LOGIN_EXPIRED_CLOSE} | dict.fromkeys(CONFLICTS, 4409)
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 

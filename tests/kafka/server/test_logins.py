@@ -136,8 +136,7 @@ def test_a_login_whose_bytes_come_one_by_one_succeeds(broker: Broker) -> None:
         metadata(client)
 
 
-@pytest.mark.parametrize("at", range(1, 40, 3))
-def test_a_login_that_is_split_anywhere_succeeds(broker: Broker, at: int) -> None:
+def test_a_login_that_is_split_at_any_position_succeeds(broker: Broker) -> None:
     sent = join(
         encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "raw", SaslHandshakeRequest(mechanism=PLAIN))
     ) + join(
@@ -145,13 +144,14 @@ def test_a_login_that_is_split_anywhere_succeeds(broker: Broker, at: int) -> Non
             ApiKey.SASL_AUTHENTICATE, 2, 2, "raw", SaslAuthenticateRequest(auth_bytes=plain("admin"))
         )
     )
-    with RawClient(broker) as client:
-        client.send(sent[:at])
-        client.send(sent[at:])
-        client.answer(ApiKey.SASL_HANDSHAKE, 1)
-        _, answer = client.answer(ApiKey.SASL_AUTHENTICATE, 2)
-        assert isinstance(answer, SaslAuthenticateResponse)
-        assert answer.error_code == ErrorCode.NONE
+    for at in range(1, len(sent)):
+        with RawClient(broker) as client:
+            client.send(sent[:at])
+            client.send(sent[at:])
+            client.answer(ApiKey.SASL_HANDSHAKE, 1)
+            _, answer = client.answer(ApiKey.SASL_AUTHENTICATE, 2)
+            assert isinstance(answer, SaslAuthenticateResponse)
+            assert answer.error_code == ErrorCode.NONE, at
 
 
 def test_version_0_of_the_handshake_is_followed_by_messages_without_headers(client: RawClient) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import jwt
 import pytest
@@ -13,9 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from penstock.config.oidc import OidcSettings
 from penstock.errors import ConfigError
+from penstock.node.access import identity_provider
 from penstock.node.access.identity_provider import ASK_AGAIN_SECONDS, REFRESH_SECONDS, IdentityProvider
 from penstock.security.errors import AuthenticationError
 
+PATIENCE_SECONDS = 60
 ISSUER, AUDIENCE = "https://id.example.org", "penstock"
 KEYS = {name: generate_private_key(65537, 2048) for name in ("old", "new")}
 
@@ -59,7 +61,8 @@ class Server:
                 server.asked += 1
                 self.send_response(200 if server.keys else 500)
                 self.end_headers()
-                self.wfile.write(server.keys or b"")
+                for part in server.body():
+                    self.wfile.write(part)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -68,6 +71,9 @@ class Server:
         self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
         self._thread = Thread(target=self._server.serve_forever)
         self._thread.start()
+
+    def body(self) -> Iterator[bytes]:
+        yield self.keys or b""
 
     def close(self) -> None:
         self._server.shutdown()
@@ -145,6 +151,37 @@ def test_while_the_provider_does_not_answer_known_keys_are_used_and_others_refus
     clock.now += REFRESH_SECONDS + 1
     found.verify(token("old"))
     assert server.asked == 3
+
+
+def test_a_provider_that_answers_byte_by_byte_holds_up_tokens_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer is used when it has come."""
+    monkeypatch.setattr(identity_provider, "FETCH_SECONDS", 0.2)
+    may_end = Event()
+
+    class Slow(Server):
+        def body(self) -> Iterator[bytes]:
+            keys = jwks("old")
+            yield keys[:1]
+            while not may_end.wait(0.05):
+                yield b" "
+            yield keys[1:]
+
+    server, clock = Slow(), Clock()
+    server.keys = b"anything"
+    try:
+        found = provider(server.url, clock)
+        with pytest.raises(AuthenticationError, match="no key set"):
+            found.verify(token("old"))
+        may_end.set()
+        monkeypatch.setattr(identity_provider, "FETCH_SECONDS", PATIENCE_SECONDS)
+        clock.now += ASK_AGAIN_SECONDS + 1
+        found.verify(token("old"))
+        assert server.asked == 1
+    finally:
+        may_end.set()
+        server.close()
 
 
 @pytest.mark.parametrize(

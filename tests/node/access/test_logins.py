@@ -6,8 +6,10 @@ import threading
 import pytest
 
 from penstock.cluster import ClusterState, UserChanged
-from penstock.node.access import Logins, logins
+from penstock.config.oidc import OidcSettings
+from penstock.node.access import Logins, check_queue, logins
 from penstock.security import plain
+from penstock.security.bearer_tokens import VerifiedToken
 from penstock.security.credentials import ScramMechanism, make_credential
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted
@@ -105,18 +107,64 @@ def test_wrong_passwords_are_never_remembered_and_the_right_ones_are_bounded(
 def test_too_many_logins_at_once_are_refused_and_the_others_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logins, "MAX_WAITING", 2)
+    monkeypatch.setattr(check_queue, "MAX_WAITING", 2)
     may_go_on = threading.Event()
     monkeypatch.setattr(logins, "check_password", lambda *arguments: may_go_on.wait() and "User:alice")
 
     async def check() -> None:
         found = Logins(ClusterState(1))
-        waiting = [asyncio.ensure_future(found.check_password("alice", str(number))) for number in range(2)]
+        waiting = [asyncio.ensure_future(found.check_password("alice", str(number))) for number in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(AuthenticationError, match="too many logins"):
             await found.check_password("alice", "one more")
         may_go_on.set()
-        assert await asyncio.gather(*waiting) == ["User:alice", "User:alice"]
+        assert await asyncio.gather(*waiting) == ["User:alice"] * 3
+        await found.stop()
+
+    asyncio.run(check())
+
+
+def test_an_address_that_guesses_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_queue, "MAX_WAITING_SUSPECT", 2)
+    may_go_on = threading.Event()
+    monkeypatch.setattr(logins, "check_password", lambda *arguments: may_go_on.wait() and "User:alice")
+
+    async def check() -> None:
+        clock = Clock()
+        found = Logins(ClusterState(1), now=clock)
+
+        def login(host: str, number: int) -> asyncio.Future[str]:
+            return asyncio.ensure_future(found.check_password("alice", str(number), host))
+
+        for _ in range(logins.FREE_FAILURES + 1):
+            found.failed("10.0.0.1")
+        waiting = [login("10.0.0.1", number) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(AuthenticationError, match="too many logins"):
+            await login("10.0.0.1", 3)
+        waiting += [login("10.0.0.2", number) for number in range(4, 8)]
+        await asyncio.sleep(0)
+        clock.now += logins.FORGET_SECONDS + 1
+        waiting.append(login("10.0.0.1", 8))
+        may_go_on.set()
+        assert await asyncio.gather(*waiting) == ["User:alice"] * 8
+        await found.stop()
+
+    asyncio.run(check())
+
+
+def test_passwords_are_checked_while_tokens_wait_for_their_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_queue, "MAX_WAITING", 1)
+    may_go_on = threading.Event()
+
+    async def check() -> None:
+        found = Logins(state_with("alice", "secret"))
+        found._verify_token = lambda token: may_go_on.wait() and VerifiedToken("User:bob", (), 0)
+        waiting = asyncio.ensure_future(found.check_bearer("a token"))
+        await asyncio.sleep(0)
+        assert await found.check_password("alice", "secret") == "User:alice"
+        may_go_on.set()
+        assert (await waiting).principal == "User:bob"
         await found.stop()
 
     asyncio.run(check())
@@ -149,6 +197,8 @@ def test_addresses_with_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         (5_000, None, 5_000, 5_000),
         (0, 60_000, 50_000, 60_000),
         (5_000, 60_000, 5_000, 5_000),
+        (0, -10_000, 10_000, 20_000),
+        (0, -60_000, 1, 1),
     ],
 )
 def test_a_session_lasts_until_its_token_expires_or_as_long_as_the_setting_says(
@@ -157,5 +207,5 @@ def test_a_session_lasts_until_its_token_expires_or_as_long_as_the_setting_says(
     import time
 
     expires_ms = None if expires_in_ms is None else int(time.time() * 1000) + expires_in_ms
-    found = Logins(ClusterState(1), max_session_ms=max_session_ms)
+    found = Logins(ClusterState(1), oidc=OidcSettings(clock_skew_ms=30_000), max_session_ms=max_session_ms)
     assert lowest <= found.lifetime_ms(Accepted(b"", "User:alice", expires_ms=expires_ms)) <= highest

@@ -12,6 +12,7 @@ from penstock.effects import Effect, Outbox
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node
 from penstock.node.coordination import core_host
+from penstock.node.coordination.core_host import Sender
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.replication.partition import Partition
 
@@ -50,6 +51,10 @@ class Counter:
         self.outbox.persist([(key, b"%d" % total)], written)
         return self.outbox.take()
 
+    def announce(self, message: str) -> list[Effect]:
+        self.outbox.send(message)
+        return self.outbox.take()
+
     def settled(self, token: object) -> list[Effect]:
         sums = dict(self.sums)
         self.outbox.persist([], lambda now_ms, ok: self.outbox.reply(token, sums))
@@ -72,7 +77,7 @@ class Counter:
         return self.outbox.take()
 
 
-async def run(folder: Path, act: Act) -> None:
+async def run(folder: Path, act: Act, send: Sender[Counter] | None = None) -> None:
     node = Node(NodeConfig(data_dir=str(folder), kafka=Address("127.0.0.1", 1)))
     await node.start()
     cores = DurableCores(
@@ -83,6 +88,7 @@ async def run(folder: Path, act: Act) -> None:
         controller=node.controller,
         view=node.view,
         clock=node.clock,
+        send=send,
     )
     try:
         await cores.ensure_topic()
@@ -128,6 +134,17 @@ def test_requests_of_one_turn_are_one_batch_and_answered_in_order(tmp_path: Path
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         asyncio.run(run(tmp_path, act))
+
+
+def test_a_message_of_the_core_goes_to_the_sender_with_the_host_that_it_comes_from(tmp_path: Path) -> None:
+    sent: list[tuple[object, object]] = []
+
+    async def act(node: Node, cores: Cores) -> None:
+        host = cores.get(0)
+        host.tell(lambda now_ms: host.core.announce("news"))
+        assert sent == [(host, "news")]
+
+    asyncio.run(run(tmp_path, act, lambda host, message: sent.append((host, message))))
 
 
 def test_a_refusal_of_the_core_reaches_its_caller(tmp_path: Path) -> None:

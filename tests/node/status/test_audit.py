@@ -129,9 +129,20 @@ def test_the_samples_that_are_remembered_are_bounded(
 
 def test_nodes_of_the_cluster_are_not_audited(events: Recorded) -> None:
     audit = events.audit(data_sample_ms=1)
-    audit.changed(Caller(BROKER_PRINCIPAL), "CREATE_TOPICS", Kind.TOPIC, "orders", None)
+    audit.changed(Caller(BROKER_PRINCIPAL), "CREATE_TOPICS", "topic", "orders", None)
     audit.used(Caller(BROKER_PRINCIPAL), WRITE, Kind.TOPIC, "orders")
     assert events.told == []
+
+
+def test_a_password_that_an_operator_resets_is_audited(events: Recorded) -> None:
+    events.audit().password_reset("admin")
+    [(kind, facts)] = events.told
+    assert (kind, facts["operation"], facts["resource"], facts["name"]) == (
+        "audit.changed",
+        "reset_password",
+        "user",
+        "admin",
+    )
 
 
 def test_without_a_status_log_nothing_is_measured() -> None:

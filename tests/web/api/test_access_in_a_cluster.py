@@ -93,6 +93,31 @@ def test_users_manage_themselves_and_no_others_through_any_node(trio: WebTrio, a
         assert back.status_code == 204
 
 
+def test_any_node_resets_the_password_of_admin_and_makes_the_user_again_if_it_is_gone(
+    trio: WebTrio, asked: int
+) -> None:
+    node = trio.node(asked)
+    try:
+        for before in ("set", "deleted"):
+            if before == "deleted":
+                trio.run(node.access_admin.delete_user("admin", caller=BROKER))
+            user, password = trio.run(node.access_admin.reset_first_user())
+            with login(trio, asked, user, password) as admin:
+                assert admin.get("/v1/users").status_code == 200
+    finally:
+        trio.run(node.access_admin.set_password("admin", PASSWORDS["admin"], caller=BROKER))
+
+
+def test_any_node_sets_and_removes_quotas(trio: WebTrio, asked: int) -> None:
+    user = f"quota-{asked}"
+    with login(trio, asked, "admin") as http:
+        body = {"user": user, "quotas": {"producer_byte_rate": 1000}}
+        assert http.patch("/v1/quotas", json=body).json()["quotas"] == {"producer_byte_rate": 1000}
+        assert [row["user"] for row in http.get("/v1/quotas").json()["quotas"]] == [user]
+        assert http.delete("/v1/quotas", params={"user": user}).status_code == 200
+        assert http.get("/v1/quotas").json()["quotas"] == []
+
+
 GRANT = RoleGrant("admin", "User:alice")
 ATTEMPTS: list[tuple[Method[Any, None], object]] = [
     (methods.CREATE_USER, SetPasswords("eve", {})),

@@ -3,7 +3,8 @@
 from tools.hostile.brokers import MEBIBYTE
 from tools.hostile.generator.table import SMALL, create_victims
 from tools.hostile.scenario import MEMORY_BYTES, UNCOUNTED_BYTES, Scenario
-from tools.hostile.scenarios import connections, http, largest, repeated_names, topics, websockets
+from tools.hostile.scenarios import connections, http, largest, repeated_names, security, topics, websockets
+from tools.hostile.setups import Setup
 
 PARTITION_BYTES = 30 * 1024
 """What a partition without records may cost."""
@@ -149,5 +150,51 @@ SCENARIOS = (
         does="one connection takes 20,000 producer ids",
         attack=connections.take_producer_ids,
         memory_bytes=64 * MEBIBYTE,
+    ),
+    Scenario(
+        name="slow-handshakes",
+        does="4,000 TLS handshakes stop before their first byte, in the middle, or after the first message",
+        attack=security.stop_in_handshakes,
+        setup=Setup.TLS,
+        memory_bytes=UNCOUNTED_BYTES,
+    ),
+    Scenario(
+        name="unfinished-logins",
+        does="4,000 connections stop in the middle of their login",
+        attack=security.stop_in_logins,
+        setup=Setup.LOGIN,
+        memory_bytes=UNCOUNTED_BYTES,
+    ),
+    Scenario(
+        name="wrong-passwords",
+        does="10,000 wrong passwords, over 1,000 connections at a time",
+        attack=security.guess_passwords,
+        setup=Setup.LOGIN,
+        memory_bytes=UNCOUNTED_BYTES,
+        seconds=180.0,
+    ),
+    Scenario(
+        name="forged-tokens",
+        does="tokens with a swapped `alg`, a foreign key or none, and an identity provider that is slow or gone",
+        attack=security.forge_tokens,
+        setup=Setup.LOGIN,
+        memory_bytes=UNCOUNTED_BYTES,
+        seconds=240.0,
+    ),
+    Scenario(
+        name="strangers",
+        does="1,500 strangers on the inter-node port of three nodes with TLS: no certificate, a foreign one, no TLS",
+        attack=security.knock_as_strangers,
+        setup=Setup.MUTUAL_TLS,
+        nodes=3,
+        memory_bytes=UNCOUNTED_BYTES,
+    ),
+    Scenario(
+        name="replayed-gossip",
+        does="gossip between three nodes is sent again and again, out of order, and to the wrong node",
+        attack=security.replay_gossip,
+        setup=Setup.RELAYED,
+        nodes=3,
+        memory_bytes=UNCOUNTED_BYTES,
     ),
 )

@@ -345,7 +345,7 @@ def _tls_wanted(address: ServerAddress) -> TlsFailed | None:
     if not speaks_tls(*address, PROBE_MS / 1000):
         return None
     advice = f"name the authority that signed its certificate: {CA_NAMES}"
-    return TlsFailed(f"{address}: this port speaks TLS only: {advice}")
+    return TlsFailed(f"{address}: this port speaks TLS only: {advice}", problem="wanted")
 
 
 def _tls_unwanted(address: ServerAddress, settings: ClientSettings) -> TlsFailed | None:
@@ -366,14 +366,28 @@ def _probing(settings: ClientSettings, security: SecuritySettings) -> ClientSett
 def _login_wanted(address: ServerAddress, settings: ClientSettings) -> LoginFailed | None:
     from penstock.client.wire.login import login_required
 
+    offered = _offered_instead(address, settings, NO_MECHANISM)
+    return login_required(address, offered) if offered else None
+
+
+def mechanism_missing(address: ServerAddress, settings: ClientSettings, mechanism: str) -> LoginFailed | None:
+    """Whether the broker does not offer a mechanism, which this client need not know. `settings` have no login."""
+    from penstock.client.wire.login import handshake_refused
+
+    offered = _offered_instead(address, settings, mechanism)
+    wanted = replace(settings.security, mechanism=mechanism)
+    refusal = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return handshake_refused(address, wanted, refusal, offered) if offered else None
+
+
+def _offered_instead(address: ServerAddress, settings: ClientSettings, mechanism: str) -> list[str]:
+    """The mechanisms of a broker that does not offer this one; empty if it does, or has no logins, or is gone."""
     try:
         probe = Connection(*address, _probing(settings, settings.security))
         try:
-            answer = probe._handshake(NO_MECHANISM)
+            answer = probe._handshake(mechanism)
         finally:
             probe.close()
     except ClientError:
-        return None
-    if answer.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM or not answer.mechanisms:
-        return None
-    return login_required(address, answer.mechanisms)
+        return []
+    return answer.mechanisms if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else []

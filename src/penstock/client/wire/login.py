@@ -72,11 +72,14 @@ def handshake_refused(
     if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         return LoginFailed(
             f"{address}: the broker offers no login by {security.mechanism}, but by {', '.join(offered) or 'none'}: "
-            "name one of these as sasl.mechanism"
+            "name one of these as sasl.mechanism",
+            problem="no mechanism",
+            detail=", ".join(offered),
         )
     return LoginFailed(
         f"{address}: clients do not log in on this port: use the port on which they do, or leave out user, password, "
-        "token and SASL"
+        "token and SASL",
+        problem="not wanted",
     )
 
 
@@ -92,6 +95,7 @@ def login_refused(address: object, security: SecuritySettings, message: str | No
         )
     return LoginFailed(
         f"{address}: the broker does not accept the login {security.described}: {said}: {advice}",
+        detail=said,
         retriable=said.endswith(TRY_AGAIN),
     )
 
@@ -100,5 +104,7 @@ def login_required(address: object, offered: list[str]) -> LoginFailed:
     """The broker has closed a connection that did not log in."""
     return LoginFailed(
         f"{address}: the broker wants a login (by {', '.join(offered)}): give user and password, or a token "
-        "(sasl.username, sasl.password)"
+        "(sasl.username, sasl.password)",
+        problem="wanted",
+        detail=", ".join(offered),
     )

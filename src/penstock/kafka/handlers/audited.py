@@ -52,7 +52,7 @@ def _report(context: RequestContext, operation: str, results: Results, request: 
         asked = getattr(request, results.asked)[index] if results.asked else row
         resource, name = _resource(results, request, asked)
         error = next((code for code in _codes(row) if code), failure)
-        audit.changed(context.caller, operation, resource, name, _error_name(error))
+        audit.changed(context.caller, operation, resource.name.lower(), name, _error_name(error))
     if len(rows) > MAX_NAMES:
         audit.changed_more(context.caller, operation, len(rows) - MAX_NAMES)
 

@@ -117,7 +117,7 @@ class Login:
         assert self._exchange is not None
         logins = self._node.logins
         try:
-            step = await logins.step(self._mechanism, self._exchange, data)
+            step = await logins.step(self._mechanism, self._exchange, data, self.host)
         except AuthenticationError as trouble:
             step = Rejected(trouble.reason, trouble.message)
         if isinstance(step, Accepted) and self.principal not in (None, step.principal):

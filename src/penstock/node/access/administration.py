@@ -17,8 +17,9 @@ from penstock.cluster import ClusterState, MetadataRecord, access_decisions, rol
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.access.access import Access
+from penstock.node.access.first_user import FIRST_USER, PASSWORD_BYTES
 from penstock.node.access.logins import Logins
-from penstock.node.calls import CONTROLLER, Calls, methods
+from penstock.node.calls import BROKER, CONTROLLER, Calls, methods
 from penstock.node.calls.messages.access import (
     CreateToken,
     DeleteRole,
@@ -85,6 +86,18 @@ class AccessAdmin:
         made = await self._logins.make_credentials(check_new_password(password))
         await self._calls.ask(CONTROLLER, methods.SET_PASSWORDS, SetPasswords(user, made), caller=caller)
         await self.applied(lambda state: state.access.users.get(user) == made)
+
+    async def reset_first_user(self) -> tuple[str, str]:
+        """The name and a new password of the first user, which is made again if it was deleted. For those who may start
+        a node: that takes its data folder and the cluster key, with which they could change everything anyway."""
+        user, password = FIRST_USER, secrets.token_urlsafe(PASSWORD_BYTES)
+        try:
+            await self.set_password(user, password, caller=BROKER)
+        except KafkaError as refused:
+            if refused.code != ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+            await self.create_user(user, password, caller=BROKER)
+        return user, password
 
     async def delete_user(self, user: str, *, caller: Caller) -> None:
         await self._calls.ask(CONTROLLER, methods.DELETE_USER, DeleteUser(user), caller=caller)

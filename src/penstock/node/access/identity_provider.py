@@ -2,7 +2,8 @@
 
 A file is read again when it has changed. A URL is asked again after REFRESH_SECONDS, and when a token names a key that
 is not known: providers change their keys. If the provider does not answer, the keys that are known go on to be used. A
-client with invented keys makes the node ask every ASK_AGAIN_SECONDS at most.
+client with invented keys makes the node ask every ASK_AGAIN_SECONDS at most, and a provider that answers byte by byte
+holds up other tokens for FETCH_SECONDS at most.
 
 Everything here may wait, so it runs in a thread of the logins (`logins.py`).
 """
@@ -10,7 +11,9 @@ Everything here may wait, so it runs in a thread of the logins (`logins.py`).
 import logging
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
+from threading import Thread
 from urllib.request import Request, urlopen
 
 from penstock.config.oidc import OidcSettings
@@ -58,6 +61,8 @@ class IdentityProvider:
         self._asked_at = float("-inf")
         self._version: object = None
         """What the file looked like when it was read."""
+        self._fetch: _Fetch | None = None
+        """The request that the provider has not answered."""
 
     def verify(self, token: str) -> VerifiedToken:
         """What the token proves. AuthenticationError says why it proves nothing."""
@@ -84,7 +89,7 @@ class IdentityProvider:
         self._asked_at, self._version = self._now(), version
         try:
             self._keys = parse_jwks(self._read())
-        except (OSError, ValueError, AuthenticationError) as trouble:
+        except (OSError, ValueError, HTTPException, AuthenticationError) as trouble:
             log.warning("the keys of the identity provider, %s: %s", self._source, trouble)
             return False
         return True
@@ -97,10 +102,35 @@ class IdentityProvider:
         if not self._is_url:
             with Path(self._source).open("rb") as file:
                 return file.read(MAX_JWKS_BYTES + 1)
-        request = Request(self._source, headers={"accept": "application/json"})
-        with urlopen(request, timeout=FETCH_SECONDS) as answer:
-            found: bytes = answer.read(MAX_JWKS_BYTES + 1)
-            return found
+        fetch = self._fetch = self._fetch or _Fetch(self._source)
+        fetch.join(FETCH_SECONDS)
+        if fetch.is_alive():
+            raise TimeoutError(f"no whole answer within {FETCH_SECONDS:g} s")
+        self._fetch = None
+        if fetch.problem is not None:
+            raise fetch.problem
+        return fetch.answer
+
+
+class _Fetch(Thread):
+    """One request to the provider. The timeout of a socket is for each of its reads: a provider that sends a byte a
+    second would never reach it. So the request has a thread, which is left alone when it takes too long: the process
+    does not wait for it when it ends."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(name="penstock-jwks", daemon=True)
+        self._url = url
+        self.answer = b""
+        self.problem: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        request = Request(self._url, headers={"accept": "application/json"})
+        try:
+            with urlopen(request, timeout=FETCH_SECONDS) as answer:
+                self.answer = answer.read(MAX_JWKS_BYTES + 1)
+        except (OSError, ValueError, HTTPException) as problem:
+            self.problem = problem
 
 
 def _version(path: str) -> object:

@@ -1,8 +1,8 @@
 """Logins with a password, a proof or a token, over every interface of the node.
 
 A password costs some milliseconds of CPU to check, by design. So passwords are checked in one thread, one after the
-other: however many clients guess, a core is left for the others. SCRAM costs the node a few hashes only. Tokens have a
-thread of their own, because their check may wait for an identity provider.
+other (`check_queue.py`): however many clients guess, a core is left for the others. SCRAM costs the node a few hashes
+only. Tokens have a thread of their own, because their check may wait for an identity provider.
 
 Failed logins of one address are answered later and later, up to SLOWEST_SECONDS. Guessing is slow, and a client that
 mistyped its password once does not notice. Failures are forgotten when the address has had none for FORGET_SECONDS, and
@@ -10,17 +10,16 @@ not by a success: otherwise somebody with an account could log in between two gu
 number of addresses that are remembered is bounded.
 """
 
-import asyncio
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from penstock.cluster import ClusterState
 from penstock.config.oidc import OidcSettings
+from penstock.node.access.check_queue import CheckQueue
 from penstock.node.access.new_credentials import new_credentials
 from penstock.node.parts import Part
 from penstock.security import principals
@@ -44,8 +43,6 @@ FREE_FAILURES = 5
 MAX_DOUBLINGS = 10
 FORGET_SECONDS = 300.0
 MAX_ADDRESSES = 10_000
-MAX_WAITING = 1_000
-"""Passwords that wait to be checked; past it a login is refused, and the client tries again."""
 REMEMBERED_PASSWORDS = 10_000
 REMEMBER_SECONDS = 60.0
 """HTTP clients send their password with every request: one that was right is not checked again for so long, unless the
@@ -78,18 +75,18 @@ class Logins(Part):
         self._now = now
         self._verify_token = None if oidc is None or not oidc.is_set else _verifier(oidc)
         self._max_session_ms = max_session_ms
+        self._clock_skew_ms = 0 if oidc is None else oidc.clock_skew_ms
         self._spare_secret = secrets.token_bytes(32)
         """For a cluster without users, which has no secret yet."""
-        self._passwords = ThreadPoolExecutor(1, thread_name_prefix="penstock-passwords")
-        self._tokens = ThreadPoolExecutor(1, thread_name_prefix="penstock-tokens")
-        self._waiting = 0
+        self._passwords = CheckQueue("penstock-passwords")
+        self._tokens = CheckQueue("penstock-tokens")
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._right: OrderedDict[bytes, tuple[object, float, str]] = OrderedDict()
         self._salt = secrets.token_bytes(32)
 
     async def stop(self) -> None:
-        for threads in (self._passwords, self._tokens):
-            threads.shutdown(wait=False, cancel_futures=True)
+        for queue in (self._passwords, self._tokens):
+            queue.stop()
 
     # --- SASL
 
@@ -97,21 +94,29 @@ class Logins(Part):
         """A login by one of the mechanisms in `security.sasl`."""
         return start_exchange(mechanism, self._verifiers(), secrets.token_urlsafe(NONCE_BYTES))
 
-    async def step(self, mechanism: str, exchange: Exchange, data: bytes) -> Step:
-        """What to do after one message of a client."""
+    async def step(self, mechanism: str, exchange: Exchange, data: bytes, host: str) -> Step:
+        """What to do after one message of a client at this address."""
         if mechanism == PLAIN:
-            return await self._in_thread(self._passwords, lambda: exchange.step(data))
+            return await self._checked(self._passwords, host, lambda: exchange.step(data))
         if mechanism == OAUTHBEARER:
-            return await self._in_thread(self._tokens, lambda: exchange.step(data))
+            return await self._checked(self._tokens, host, lambda: exchange.step(data))
         return exchange.step(data)
 
     def lifetime_ms(self, accepted: Accepted) -> int:
-        """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever."""
+        """For how long a login is good: until its token expires, at most `max_session_ms`; 0 for ever. A token that is
+        accepted after that, because clocks may differ, is good for as long as it is accepted: its client would
+        otherwise log in again and again."""
         longest = self._max_session_ms
         if accepted.expires_ms is None:
             return longest
-        left = max(1, accepted.expires_ms - int(time.time() * 1000))
+        left = accepted.expires_ms - int(time.time() * 1000)
+        left = max(1, left if left > 0 else left + self._clock_skew_ms)
         return min(left, longest) if longest else left
+
+    def expires_ms(self, accepted: Accepted) -> int | None:
+        """When a login ends, by the wall clock; None: never."""
+        lifetime_ms = self.lifetime_ms(accepted)
+        return int(time.time() * 1000) + lifetime_ms if lifetime_ms else None
 
     def _verifiers(self) -> Verifiers:
         access = self._state.access
@@ -122,7 +127,7 @@ class Logins(Part):
 
     # --- passwords
 
-    async def check_password(self, user: str, password: str) -> str:
+    async def check_password(self, user: str, password: str, host: str = "") -> str:
         """The principal of the user with this password; AuthenticationError if there is none."""
         # The object changes with the user: a password that was changed is checked again.
         version = self._state.access.users.get(user)
@@ -131,8 +136,10 @@ class Logins(Part):
         if known is not None and known[0] is version and known[1] > self._now():
             return known[2]
         verifiers = self._verifiers()
-        principal = await self._in_thread(
-            self._passwords, lambda: check_password(user, password, verifiers.credentials, verifiers.decoys)
+        principal = await self._checked(
+            self._passwords,
+            host,
+            lambda: check_password(user, password, verifiers.credentials, verifiers.decoys),
         )
         self._right[key] = (version, self._now() + REMEMBER_SECONDS, principal)
         if len(self._right) > REMEMBERED_PASSWORDS:
@@ -141,11 +148,11 @@ class Logins(Part):
 
     async def make_credentials(self, password: str) -> dict[str, ScramCredential]:
         """What is kept of a new password. It takes its turn with the passwords that are checked."""
-        return await self._in_thread(self._passwords, lambda: new_credentials(password))
+        return await self._checked(self._passwords, "", lambda: new_credentials(password))
 
     # --- tokens
 
-    async def check_bearer(self, token: str) -> Accepted:
+    async def check_bearer(self, token: str, host: str = "") -> Accepted:
         """The token's user; AuthenticationError if it is not good."""
         if is_api_token(token):
             stored = self.check_api_token(token)
@@ -153,7 +160,7 @@ class Logins(Part):
         if self._verify_token is None:
             raise AuthenticationError("a bearer token, and no identity provider is configured")
         verify = self._verify_token
-        verified = await self._in_thread(self._tokens, lambda: verify(token))
+        verified = await self._checked(self._tokens, host, lambda: verify(token))
         return Accepted(b"", verified.principal, verified.groups, verified.expires_ms)
 
     def check_api_token(self, text: str) -> ApiToken:
@@ -162,16 +169,14 @@ class Logins(Part):
         stored = self._state.access.tokens.get(token_id)
         return check_token(secret, stored, int(time.time() * 1000))
 
-    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        if self._waiting >= MAX_WAITING:
-            raise AuthenticationError(
-                "too many logins wait for a check", "too many logins at once: try again"
-            )
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(threads, work)
-        finally:
-            self._waiting -= 1
+    async def _checked(self, queue: CheckQueue, host: str, work: Callable[[], T]) -> T:
+        failures = self._failures.get(host)
+        is_suspect = (
+            failures is not None
+            and failures.number > FREE_FAILURES
+            and self._now() - failures.last <= FORGET_SECONDS
+        )
+        return await queue.run(work, host, is_suspect=is_suspect)
 
     # --- failures
 

@@ -2,8 +2,8 @@
 
 The host replays the partition into the core, carries out the core's effects, and calls the core at its next deadline.
 It answers waiting requests with the core's replies, appends the core's records to the partition, and reports them to
-the core once they are committed. A host lives as long as this node leads the partition, in one term: the next leader
-replays the same records and goes on from there.
+the core once they are committed. The core's messages go to the function that the host was made with. A host lives as
+long as this node leads the partition, in one term: the next leader replays the same records and goes on from there.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
-from penstock.effects import Effect, KeyValue, Persist, Reply
+from penstock.effects import Effect, KeyValue, Persist, Reply, Send
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock, SteadyClock
 from penstock.node.coordination.internal_topic import append_records, records_between
@@ -80,8 +80,17 @@ Fact = Callable[[int], Iterable[Effect]]
 class CoreHost(Generic[C]):
     """A core and its partition. Every method is called on the event loop."""
 
-    def __init__(self, core: C, partition: Partition, clock: Clock, metadata: MetadataLog) -> None:
+    def __init__(
+        self,
+        core: C,
+        partition: Partition,
+        clock: Clock,
+        metadata: MetadataLog,
+        send: "Sender[C] | None" = None,
+    ) -> None:
+        """`send` passes on the messages of a core that has any. It must not wait; it reports with `tell`."""
         self.core = core
+        self._send = send
         self.partition = partition
         self.term: Term = partition.term
         self.is_ready = False
@@ -214,6 +223,9 @@ class CoreHost(Generic[C]):
                     _reply(cast("asyncio.Future[object]", token), result)
                 case Persist():
                     self._persist(effect)
+                case Send(message=message):
+                    assert self._send is not None, "a core that sends needs a host with a sender"
+                    self._send(self, message)
         self._timer.set(self.core.next_deadline_ms)
 
     # --- writes
@@ -269,6 +281,9 @@ class CoreHost(Generic[C]):
 
     def _tick(self) -> None:
         self.carry_out(self.core.tick(self.now_ms))
+
+
+Sender = Callable[[CoreHost[C], object], None]
 
 
 def _reply(waiting: asyncio.Future[object], result: object) -> None:

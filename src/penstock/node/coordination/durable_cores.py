@@ -11,7 +11,7 @@ from typing import Generic
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.groups import offsets_partition
 from penstock.node.clock import Clock
-from penstock.node.coordination.core_host import C, CoreHost
+from penstock.node.coordination.core_host import C, CoreHost, Sender
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
@@ -32,8 +32,9 @@ class DurableCores(Generic[C]):
         controller: Controller,
         view: ClusterView,
         clock: Clock,
+        send: Sender[C] | None = None,
     ) -> None:
-        """`partitions` is how many the topic gets when it is created."""
+        """`partitions` is how many the topic gets when it is created; `send` passes on the cores' messages."""
         self.topic = topic
         self._make = make
         self._partitions = partitions
@@ -42,6 +43,7 @@ class DurableCores(Generic[C]):
         self._controller = controller
         self._view = view
         self._clock = clock
+        self._send = send
         self._hosts: dict[int, CoreHost[C]] = {}
 
     # --- the topic
@@ -80,7 +82,7 @@ class DurableCores(Generic[C]):
             self._start(partition)
 
     def _start(self, partition: Partition) -> CoreHost[C]:
-        host = CoreHost(self._make(), partition, self._clock, self._metadata)
+        host = CoreHost(self._make(), partition, self._clock, self._metadata, self._send)
         self._hosts[partition.name.partition] = host
         host.start()
         return host

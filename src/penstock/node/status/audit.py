@@ -112,16 +112,20 @@ class Audit:
             return
         left_out = self._limit.admit((caller.principal, caller.host), (operation, resource, name))
         if left_out is not None:
-            facts = {**_who(caller), **_what(operation.name, resource, name)}
+            facts = {**_who(caller), **_what(operation.name, resource.name.lower(), name)}
             self._events.tell(REFUSED, **facts, count=left_out or None)
 
-    def changed(
-        self, caller: Caller, operation: str, resource: ResourceType, name: str, error: str | None
-    ) -> None:
-        """`error` is the name of the error by which it failed."""
+    def changed(self, caller: Caller, operation: str, resource: str, name: str, error: str | None) -> None:
+        """`resource` is a type in words: one of Kafka's, or a role, which Kafka does not have. `error` is the name of
+        the error by which it failed."""
         if self.is_on and caller.principal != BROKER_PRINCIPAL:
             facts = {**_who(caller), **_what(operation, resource, name)}
             self._events.tell(CHANGED, **facts, outcome=FAILED if error else ALLOWED, reason=error)
+
+    def password_reset(self, user: str) -> None:
+        """A node was started to reset the password of this user: it has no caller, and is audited nevertheless."""
+        what = _what("reset_password", ResourceType.USER.name.lower(), user)
+        self._events.tell(CHANGED, principal=BROKER_PRINCIPAL, **what, outcome=ALLOWED)
 
     def changed_more(self, caller: Caller, operation: str, count: int) -> None:
         """So many other resources of the same request."""
@@ -139,7 +143,7 @@ class Audit:
         self._sampled.move_to_end(key)
         if len(self._sampled) > MAX_SAMPLED:
             self._sampled.popitem(last=False)
-        self._events.tell(DATA, **_who(caller), **_what(operation.name, resource, name))
+        self._events.tell(DATA, **_who(caller), **_what(operation.name, resource.name.lower(), name))
 
 
 def _who(caller: Caller) -> dict[str, str | None]:
@@ -150,8 +154,8 @@ def _who(caller: Caller) -> dict[str, str | None]:
     }
 
 
-def _what(operation: str, resource: ResourceType, name: str) -> dict[str, str]:
-    return {"operation": operation.lower(), "resource": resource.name.lower(), "name": name}
+def _what(operation: str, resource: str, name: str) -> dict[str, str]:
+    return {"operation": operation.lower(), "resource": resource, "name": name}
 
 
 class AuditSplit:

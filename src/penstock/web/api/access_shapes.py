@@ -4,11 +4,19 @@ Kafka's names, in small letters. No answer contains a password, or anything that
 answer that made it and in no other. Bodies with a password do not show it when they are printed.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from penstock.node.status.audit import MAX_NAMES
+from penstock.security.acl_words import (
+    FilterPattern,
+    OperationName,
+    PatternName,
+    PermissionName,
+    ResourceKind,
+)
 from penstock.security.acls import ANY_NAME, AclBinding, PatternType, Permission
 from penstock.security.hosts import ANY_HOST
 from penstock.security.plain import MAX_PASSWORD_BYTES
@@ -38,27 +46,6 @@ PrincipalText = Annotated[
 ResourceName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 HostText = Annotated[str, Meta(max_length=100, description="*, an address, or a network: 10.1.0.0/16.")]
 RoleName = Annotated[str, Meta(min_length=1, max_length=MAX_ROLE_NAME_CHARACTERS)]
-
-ResourceKind = Literal["topic", "group", "cluster", "transactional_id", "user"]
-OperationName = Literal[
-    "all",
-    "read",
-    "write",
-    "create",
-    "delete",
-    "alter",
-    "describe",
-    "cluster_action",
-    "describe_configs",
-    "alter_configs",
-    "idempotent_write",
-    "create_tokens",
-    "describe_tokens",
-    "two_phase_commit",
-]
-PatternName = Literal["literal", "prefixed"]
-FilterPattern = Literal["literal", "prefixed", "any", "match"]
-PermissionName = Literal["allow", "deny"]
 
 
 class _Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,6 +205,11 @@ def resource_name(kind: ResourceKind, name: str | None, field: str = "name") -> 
 class NewAcls(_Input, frozen=True, kw_only=True):
     acls: Annotated[list[AclRule], Meta(min_length=1, max_length=MAX_RULES)]
 
+    @property
+    def audit_name(self) -> str:
+        more = [f"{len(self.acls) - MAX_NAMES} more"] if len(self.acls) > MAX_NAMES else []
+        return "; ".join([*(_rule_words(rule) for rule in self.acls[:MAX_NAMES]), *more])
+
 
 class AclParams(_Input, frozen=True, kw_only=True):
     """Selects rules; fields that are left out select all. With `match`, a name selects the rules that apply to it."""
@@ -229,6 +221,17 @@ class AclParams(_Input, frozen=True, kw_only=True):
     host: HostText | None = None
     operation: OperationName | None = None
     permission: PermissionName | None = None
+
+    @property
+    def audit_name(self) -> str:
+        return _rule_words(self)
+
+
+def _rule_words(rule: AclRule | AclParams) -> str:
+    """As the audit log has the rules that Kafka's APIs change (`kafka/handlers/audited.py`)."""
+    parts = (rule.permission, rule.principal, rule.operation, rule.resource_type)
+    name = CLUSTER_NAME if rule.name is None and rule.resource_type == "cluster" else rule.name
+    return " ".join(part or "any" for part in (*parts, name))
 
 
 class AclList(_Facts, frozen=True, kw_only=True):
@@ -336,6 +339,11 @@ class Grant(_Input, frozen=True, kw_only=True):
             pattern_type=pattern,
             host=grant.host,
         )
+
+    @property
+    def audit_name(self) -> str:
+        names = "" if self.name == ANY_NAME else f" on {self.name}{'*' * (self.pattern_type == 'prefixed')}"
+        return f"{self.role} for {self.principal}{names}"
 
     def grant(self) -> RoleGrant:
         pattern = PatternType[self.pattern_type.upper()]

@@ -40,7 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 )
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
-from penstock.types import Caller, Operation, TopicPartition
+from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
 from penstock.web.api.topics import TopicName, find_topic
@@ -80,7 +80,8 @@ class Assigned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`assignment` is null if it is not in the format of Kafka's consumers."""
+    """`assignment` is null if it is not in the format of Kafka's consumers. It has the topics that the caller may
+    describe."""
 
     member_id: str
     instance_id: str | None
@@ -172,9 +173,23 @@ class Groups:
             protocol_type=found.protocol_type,
             protocol=found.protocol_data,
             coordinator=call.client.coordinator_of(group),
-            members=[_member(member, found.protocol_type) for member in found.members],
+            members=[self._member(call.caller, member, found.protocol_type) for member in found.members],
             offsets=offsets,
             lag=sum(row.lag or 0 for row in offsets),
+        )
+
+    def _member(self, caller: Caller, member: DescribedGroupMember, protocol_type: str) -> MemberFacts:
+        assignment = _assignment(member.member_assignment) if protocol_type == PROTOCOL_TYPE else None
+        if assignment is not None:  # a permission on a group does not show its topics
+            names = {row.topic for row in assignment}
+            seen = self._node.resources.visible(caller, ResourceType.TOPIC, names)
+            assignment = [row for row in assignment if row.topic in seen]
+        return MemberFacts(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            assignment=assignment,
         )
 
     async def described(self, client: InnerClient, group: str) -> DescribedGroup | None:
@@ -324,16 +339,6 @@ class Groups:
 def _has_members(group: str) -> Exception:
     message = f"group {group!r} has members, which keep their own positions: stop its consumers first"
     return refused(ErrorCode.NON_EMPTY_GROUP, message, "group")
-
-
-def _member(member: DescribedGroupMember, protocol_type: str) -> MemberFacts:
-    return MemberFacts(
-        member_id=member.member_id,
-        instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        assignment=_assignment(member.member_assignment) if protocol_type == PROTOCOL_TYPE else None,
-    )
 
 
 def _assignment(blob: bytes) -> list[Assigned] | None:

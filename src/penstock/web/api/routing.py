@@ -11,7 +11,18 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+    runtime_checkable,
+)
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -61,7 +72,8 @@ PASSWORD_USER = "penstock.password_user"
 TOKEN = "penstock.token"
 """The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
 EXPIRES_MS = "penstock.expires_ms"
-"""When the token expires by which a caller logged in, in a request's scope; missing if it never does."""
+"""When a caller's login ends, in a request's scope: its token expires, or `max_session_ms` is over. Missing if it never
+does."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -90,6 +102,16 @@ class Call(NamedTuple, Generic[P, B]):
     @property
     def caller(self) -> Caller:
         return self.client.caller
+
+
+@runtime_checkable
+class NamesItsChange(Protocol):
+    """Parameters or a body about something that no single field names: an access rule, a grant."""
+
+    @property
+    def audit_name(self) -> str:
+        """Without secrets."""
+        ...
 
 
 class Answer(NamedTuple, Generic[P]):
@@ -130,6 +152,10 @@ class HttpOperation(msgspec.Struct, frozen=True):
     """Whether the user that the path names may do this without the permission, if it has logged in with its password.
     An API token does not suffice: a stolen one could make itself last for ever."""
 
+    changes: Literal["user", "role", "node"] | None = None
+    """What it changes, for the audit log, if that is not the resource of its permission: users are changed with a
+    permission on the cluster."""
+
     @property
     def name(self) -> str:
         """The name in the OpenAPI document, from which clients are generated: describeTopic."""
@@ -169,6 +195,20 @@ class HttpOperation(msgspec.Struct, frozen=True):
                 if isinstance(name := getattr(given, field, None), str):
                     return name
         return None
+
+    def changed(self, params: object, body: object) -> tuple[str, str]:
+        """The type and the name of what a request changes, for the audit log."""
+        kind = self.changes or self.resource.name.lower()
+        for given in (params, body):
+            if isinstance(given, NamesItsChange):
+                return kind, given.audit_name
+            if (name := getattr(given, CHANGED_FIELDS.get(kind, ""), None)) is not None:
+                return kind, str(name)
+        return kind, self.resource_name(params, body) or ""
+
+
+CHANGED_FIELDS = {"user": "user", "role": "role", "node": "node_id"}
+"""The fields of requests that name what changes."""
 
 
 RESOURCE_FIELDS = {
@@ -286,9 +326,9 @@ class Endpoint:
         """Tells the audit log; refusals by the access rules are there already."""
         if call is None or not operation.is_audited or (problem is not None and problem.status == 403):
             return
-        name = operation.resource_name(call.params, call.body) or ""
+        resource, name = operation.changed(call.params, call.body)
         error = None if problem is None else problem.code
-        self._node.audit.changed(call.caller, operation.handler.__name__, operation.resource, name, error)
+        self._node.audit.changed(call.caller, operation.handler.__name__, resource, name, error)
 
     async def _answer(self, operation: HttpOperation, call: Call[Any, Any]) -> Any:
         """What the handler answers. Some wait for long: a caller that loses its permission meanwhile hears of it."""

@@ -1,0 +1,48 @@
+"""Transactions: the coordinator of transactional producers (KIP-98, 360, 447, 588 and 890) as a state machine.
+Sans-I/O."""
+
+from penstock.transactions.coordinator import TransactionCoordinator
+from penstock.transactions.listing import state_filter
+from penstock.transactions.states import TransactionState
+from penstock.transactions.values import (
+    NO_PRODUCER,
+    NO_PRODUCER_ID,
+    AddRequest,
+    Dialect,
+    EndRequest,
+    ErrorResult,
+    InitRequest,
+    Producer,
+    ProducerIdNeeded,
+    ProducerResult,
+    Result,
+    SendMarkers,
+    TransactionDescription,
+    TransactionListing,
+    VerifyResult,
+)
+from penstock.transactions.wire_errors import TransactionApi, is_fencing, wire_error
+
+__all__ = [
+    "NO_PRODUCER",
+    "NO_PRODUCER_ID",
+    "AddRequest",
+    "Dialect",
+    "EndRequest",
+    "ErrorResult",
+    "InitRequest",
+    "Producer",
+    "ProducerIdNeeded",
+    "ProducerResult",
+    "Result",
+    "SendMarkers",
+    "TransactionApi",
+    "TransactionCoordinator",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionState",
+    "VerifyResult",
+    "is_fencing",
+    "state_filter",
+    "wire_error",
+]
