@@ -1,7 +1,7 @@
 """TLS beside plaintext, on Penstock and on Apache Kafka in the same run: `make bench-tls`.
 
     throughput   producing and consuming, 1 KB, one partition, acks all; the client is librdkafka each time
-    logins       the CPU that the broker uses per message with and without login and decisions on permissions
+    permissions  the CPU that the broker uses per Produce request with and without decisions on permissions
     memory       what 1,000 idle TLS connections take, and 1,000 without TLS
 
 A figure with TLS is stated as a ratio to the one without, of the same broker. The brokers take turns. Results go to
@@ -12,7 +12,6 @@ import argparse
 import platform
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import access_cost
 import page
 from kafka_launcher import CACHE, VERSION, Kafka, Unavailable, fetch
 from penstock_launcher import Penstock
@@ -174,65 +174,6 @@ def table(speeds: Figures, cpu: Figures) -> Iterator[str]:
             yield f"| {broker} | {kind} | {plain:,.0f} | {tls:,.0f} | {tls / plain:.2f} | {used[0]} | {used[1]} |"
 
 
-# --- access rules
-
-
-def authorisation(folder: Path, rounds: int, messages: int) -> str:
-    """The broker's CPU per produced message with login and rules, beside none: the same load, in turns."""
-    used: dict[str, list[float]] = {"open": [], "rules": []}
-    for number in range(rounds):
-        for name in used:
-            own = folder / f"{name}-{number}"
-            with _node(own, login=name == "rules") as (target, settings):
-                load = Shape(messages=messages, size_bytes=100, settings=settings)
-                [run] = _one_run(target, load)
-                used[name].append(run)
-    before, after = median(used["open"]), median(used["rules"])
-    return (
-        f"With login and decisions on permissions, producing takes {after:.3f} us of the broker's CPU a message, and "
-        f"{before:.3f} us without ({100 * (after / before - 1):+.1f} %; some 10 % either way are the machine's noise). "
-        "The user is a super user: decisions are remembered alike for others."
-    )
-
-
-@contextmanager
-def _node(folder: Path, *, login: bool) -> Iterator[tuple[Target, dict[str, str]]]:
-    broker = Penstock(folder, *(["--require-login"] if login else []))
-    process = subprocess.Popen(broker.command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        password = ""
-        for line in process.stdout:
-            if line.startswith("admin password:"):
-                password = line.partition(":")[2].strip()
-            if line.startswith("ready"):
-                break
-        settings = (
-            {}
-            if not login
-            else {
-                "security.protocol": "sasl_plaintext",
-                "sasl.mechanism": "SCRAM-SHA-256",
-                "sasl.username": "admin",
-                "sasl.password": password,
-            }
-        )
-        yield Target(name="penstock", bootstrap=broker.bootstrap, pid=process.pid), settings
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _one_run(target: Target, load: Shape) -> list[float]:
-    """Topics are created by use: the bench's own admin client does not log in."""
-    from penstock.cli.bench.runner import run_produce
-
-    with progress(1) as next_run:
-        run = run_produce(target, load, "bench-access", next_run("access")("producing", load.messages))
-    assert run.broker_us_per_message is not None
-    return [run.broker_us_per_message]
-
-
 # --- idle connections
 
 
@@ -285,7 +226,7 @@ def measure(libs: Path, options: argparse.Namespace) -> str:
         other = stack.enter_context(kafka_with_tls(libs, folder / "kafka", certificates))
         memory = idle_memory(own, certificates)
         speeds, cpu = throughput([own, other], certificates, options.rounds, options.messages)
-        rules = authorisation(folder / "access", options.rounds, options.messages * 5)
+        rules = access_cost.cost(folder / "access")
     intro = (
         f"Penstock {penstock.__version__} and Apache Kafka {options.kafka_version} on {platform.machine()}: "
         f"{options.messages:,} messages of {SIZE_BYTES} B, acks all, medians of {options.rounds} runs in turns."

@@ -1,6 +1,7 @@
 """Apache Kafka on this machine, for comparison: fetched from Maven Central, one KRaft node, its own defaults.
 
-`fetch()` puts the jars into `.cache/kafka-VERSION/` with the help of Maven and leaves them there. `Kafka`
+`fetch()` puts the jars into `.cache/kafka-VERSION/` with the help of Maven and leaves them there, and `fetch_tools()`
+those of Kafka's clients, command line tools and MirrorMaker into a folder beside it, for tests. `Kafka`
 formats a data folder, starts a broker with the JVM flags of Kafka's own start script, and stops it. Kafka does
 not flush before it acknowledges (its default), where Penstock with acks=all always does.
 """
@@ -16,6 +17,8 @@ from typing import Self
 from start_time import free_port, seconds_until_serving
 
 VERSION = "4.2.1"
+TOOLS_VERSION = "4.3.1"
+"""Of 4.2.1 not every mirror has all artefacts of MirrorMaker."""
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 JVM_FLAGS = [
@@ -29,14 +32,14 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock</groupId><artifactId>kafka-for-comparison</artifactId><version>1</version>
   <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-    </dependency>
+  <dependencies>{artefacts}
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
   </dependencies>
 </project>
 """
+
+ARTEFACT = """
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"""
 
 PROPERTIES = """process.roles=broker,controller
 node.id=1
@@ -57,16 +60,26 @@ class Unavailable(Exception):
 
 
 def fetch(version: str = VERSION) -> Path:
-    """The folder with Kafka's jars; downloads them when they are not there yet."""
+    """The folder with the jars of Kafka's broker; downloads them when they are not there yet."""
+    return _fetch_jars(f"kafka-{version}", version, ("kafka_2.13",))
+
+
+def fetch_tools(version: str = TOOLS_VERSION) -> Path:
+    """The folder with the jars of Kafka's clients, tools and MirrorMaker. (`kafka-configs` is in the broker's.)"""
+    return _fetch_jars(f"kafka-tools-{version}", version, ("kafka_2.13", "kafka-tools", "connect-mirror"))
+
+
+def _fetch_jars(name: str, version: str, artefacts: tuple[str, ...]) -> Path:
     if shutil.which("java") is None:
         raise Unavailable("there is no `java`: install a JRE of version 17 or newer")
-    folder = CACHE / f"kafka-{version}"
+    folder = CACHE / name
     if (folder / "complete").exists():
         return folder / "libs"
     if shutil.which("mvn") is None:
         raise Unavailable("there is no `mvn`: install Maven, which fetches Kafka from Maven Central")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(POM.format(version=version))
+    wanted = "".join(ARTEFACT.format(name=one, version=version) for one in artefacts)
+    (folder / "pom.xml").write_text(POM.format(artefacts=wanted))
     _run_maven(folder, version)
     (folder / "complete").touch()
     return folder / "libs"

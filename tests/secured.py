@@ -49,7 +49,8 @@ def token(user: str, lifetime_s: float = 600) -> str:
 
 
 class SecuredNode(NamedTuple):
-    """Two Kafka listeners, `plain` and `tls`; the HTTP port has TLS."""
+    """Two Kafka listeners, `plain` and `tls`; the HTTP port has TLS. With `certificate_listeners` two more, without
+    SASL: `anonymous` with TLS alone, and `certificate`, where the client's certificate names the user."""
 
     thread: _BrokerThread
     certificates: Certificates
@@ -110,8 +111,25 @@ class SecuredNode(NamedTuple):
         assert len(deleted) > 0
 
 
+def _listeners(certificates: Certificates, certificate_listeners: bool) -> tuple[Listener, ...]:
+    with_logins = (
+        Listener(name="plain", bind=ANY_PORT, mechanisms=MECHANISMS),
+        Listener(name="tls", bind=ANY_PORT, tls=certificates.settings(), mechanisms=MECHANISMS),
+    )
+    if not certificate_listeners:
+        return with_logins
+    named = certificates.settings(ca=True, principal_rules="RULE:^.*CN=([^,]+).*$/$1/L, DEFAULT")
+    return (
+        *with_logins,
+        Listener(name="anonymous", bind=ANY_PORT, tls=certificates.settings(), mechanisms=()),
+        Listener(name="certificate", bind=ANY_PORT, tls=named, mechanisms=()),
+    )
+
+
 @contextmanager
-def secured_node(folder: Path, *, clock_skew_ms: int = 30_000, **settings: Any) -> Iterator[SecuredNode]:
+def secured_node(
+    folder: Path, *, certificate_listeners: bool = False, clock_skew_ms: int = 30_000, **settings: Any
+) -> Iterator[SecuredNode]:
     certificates = Certificates(folder)
     keys = folder / "keys.json"
     public: str = jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key())
@@ -121,10 +139,7 @@ def secured_node(folder: Path, *, clock_skew_ms: int = 30_000, **settings: Any) 
         http=ANY_PORT,
         http_tls=certificates.settings(),
         status_topic="",
-        listeners=(
-            Listener(name="plain", bind=ANY_PORT, mechanisms=MECHANISMS),
-            Listener(name="tls", bind=ANY_PORT, tls=certificates.settings(), mechanisms=MECHANISMS),
-        ),
+        listeners=_listeners(certificates, certificate_listeners),
         require_login=True,
         oidc=OidcSettings(jwks=str(keys), issuer=ISSUER, audience=AUDIENCE, clock_skew_ms=clock_skew_ms),
         **settings,

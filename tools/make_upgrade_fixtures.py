@@ -2,10 +2,11 @@
 
 Run it by hand, with the version whose folders are to be kept:  python tools/make_upgrade_fixtures.py v1
 
-For each of one_node, one_node_killed and three_nodes it starts `penstock serve`, fills it through clients, ends it
-(SIGTERM; the second with kill -9), and writes NAME.tar.xz and NAME.json into tests/upgrade/fixtures/VERSION. The JSON
-file says what clients saw before the end. A folder of fixtures that exists is not overwritten: old ones stay as they
-are, since they stand for the disks of people who upgrade.
+For each of one_node, one_node_killed, three_nodes and secured (tools/secured_fixture.py), or for those that are named
+behind the version, it starts `penstock serve`, fills it through clients, ends it (SIGTERM; the second with kill -9),
+and writes NAME.tar.xz and NAME.json into tests/upgrade/fixtures/VERSION. The JSON file says what clients saw before the
+end. A folder of fixtures that exists is not overwritten: old ones stay as they are, since they stand for the disks of
+people who upgrade.
 
 Fixtures do not age: retention is unlimited, windows are 50 years, schedules end in 2100. Penstock itself bounds three
 times: a retry delay (7 days; the test expects such jobs to be available once they are due), the memory of an idempotent
@@ -39,6 +40,8 @@ from penstock.client import Client  # noqa: E402
 from tests.faults.waiting import PATIENCE_SECONDS, eventually  # noqa: E402
 from tests.upgrade import idempotence, visible  # noqa: E402
 from tests.upgrade.brokers import YEAR_MS, Brokers, HttpNode  # noqa: E402
+from tests.upgrade.secured import SECURED, SecuredBroker  # noqa: E402
+from tools import secured_fixture  # noqa: E402
 
 FIXTURES = ROOT / "tests" / "upgrade" / "fixtures"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -465,9 +468,10 @@ def keep_status(filling: Filling) -> None:
     admin.alter_topic(visible.STATUS_TOPIC, KEPT)
 
 
-def grow_metadata(filling: Filling) -> None:
+def grow_metadata(brokers: Brokers, **login: str) -> None:
     """More than a thousand changes, so that a snapshot of the metadata replaces the beginning of its log."""
-    admin = AdminClient({"bootstrap.servers": filling.brokers.servers})
+    settings = {name.replace("_", "."): value for name, value in login.items()}
+    admin = AdminClient({"bootstrap.servers": brokers.servers, **settings})
     for value in ("8", "9", None, "8", None):
         operation = AlterConfigOpType.SET if value else AlterConfigOpType.DELETE
         entry = ConfigEntry("share.delivery.count.limit", value, incremental_operation=operation)
@@ -477,7 +481,7 @@ def grow_metadata(filling: Filling) -> None:
         ]
         for done in admin.incremental_alter_configs(changes).values():
             done.result(PATIENCE_SECONDS)
-    eventually(lambda: all(map(_has_snapshot, filling.brokers.nodes.values())), "a snapshot on every node")
+    eventually(lambda: all(map(_has_snapshot, brokers.nodes.values())), "a snapshot on every node")
 
 
 def _has_snapshot(node: HttpNode) -> bool:
@@ -493,7 +497,7 @@ def fill(brokers: Brokers) -> Json:
     filling = Filling(brokers)
     with filling.client:
         keep_status(filling)
-        grow_metadata(filling)
+        grow_metadata(filling.brokers)
         fill_plain(filling)
         change_leaders(filling, lambda nodes, node_id: nodes.nodes[node_id].stop())
         fill_configured(filling)
@@ -561,22 +565,45 @@ def make(target: Path, name: str, count: int, *, killed: bool) -> None:
                 brokers.kill()
             else:
                 brokers.stop()
-        pack(Path(folder), target / f"{name}.tar.xz")
+        keep(target, name, Path(folder), seen)
+
+
+def make_secured(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with SecuredBroker(Path(folder)) as broker:
+            seen = secured_fixture.fill(broker)
+            grow_metadata(broker, **broker.librdkafka())
+            seen |= secured_fixture.fill_behind_snapshot(broker)
+            seen |= broker.everything()
+            broker.stop()
+        keep(target, SECURED, Path(folder), seen)
+
+
+def keep(target: Path, name: str, folder: Path, seen: Json) -> None:
+    pack(folder, target / f"{name}.tar.xz")
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in seen.items()]
     (target / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{name}: {(target / f'{name}.tar.xz').stat().st_size:,} bytes")
 
 
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "one_node": lambda target: make(target, "one_node", 1, killed=False),
+    "one_node_killed": lambda target: make(target, "one_node_killed", 1, killed=True),
+    "three_nodes": lambda target: make(target, "three_nodes", 3, killed=False),
+    SECURED: make_secured,
+}
+
+
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python tools/make_upgrade_fixtures.py VERSION")
-    target = FIXTURES / sys.argv[1]
+    version, *names = sys.argv[1:] or [""]
+    if not version or not set(names) <= set(MAKERS):
+        sys.exit(f"usage: python tools/make_upgrade_fixtures.py VERSION [{'|'.join(MAKERS)} ...]")
+    target = FIXTURES / version
     if target.exists():
         sys.exit(f"{target} exists; fixtures of earlier versions stay as they are: choose another name")
     target.mkdir(parents=True)
-    make(target, "one_node", 1, killed=False)
-    make(target, "one_node_killed", 1, killed=True)
-    make(target, "three_nodes", 3, killed=False)
+    for name in names or MAKERS:
+        MAKERS[name](target)
     sys.exit(subprocess.run([sys.executable, "-m", "pytest", "tests/upgrade"], cwd=ROOT).returncode)
 
 

@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from tests.faults.nodes import Node
@@ -46,7 +46,7 @@ class HttpNode(Node):
             arguments += ["--cluster", self.cluster_address, "--seeds", self.seeds]
         for name, value in SETTINGS.items():
             arguments += ["--set", f"{name}={value}"]
-        return arguments
+        return [*arguments, *self.flags]
 
 
 class Brokers:
@@ -54,12 +54,14 @@ class Brokers:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.nodes = {node_id: HttpNode(node_id, folder) for node_id in range(1, count + 1)}
+        self.login: dict[str, str] = {}
+        """The header by which requests log in, if the nodes require it."""
         if count > 1:
             seeds = ",".join(node.cluster_address for node in self.nodes.values())
             for node in self.nodes.values():
                 node.seeds = seeds
 
-    def __enter__(self) -> "Brokers":
+    def __enter__(self) -> Self:
         try:
             for node in self.nodes.values():
                 node.start()
@@ -108,7 +110,7 @@ class Brokers:
                 f"http://127.0.0.1:{node.http_port}{path}",
                 method=method,
                 data=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **self.login},
             )
             try:
                 with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:

@@ -18,12 +18,13 @@ from penstock.client import Client
 from tests.faults.waiting import PATIENCE_SECONDS
 from tests.upgrade import idempotence, visible
 from tests.upgrade.brokers import Brokers
+from tests.upgrade.secured import SECURED
 
 pytestmark = pytest.mark.xdist_group("upgrade")
 
 FIXTURES = Path(__file__).parent / "fixtures"
-ARCHIVES = sorted(FIXTURES.glob("*/*.tar.xz"))
 SUFFIX = ".tar.xz"
+ARCHIVES = [path for path in sorted(FIXTURES.glob(f"*/*{SUFFIX}")) if path.name != f"{SECURED}{SUFFIX}"]
 DAY_MS = 24 * 3600 * 1000
 FORGETFUL_AFTER_SECONDS = 3.0
 """Nodes drop idempotent producers that were silent for a day, which is all producers of an old fixture. They do so

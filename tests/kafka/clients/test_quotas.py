@@ -1,9 +1,7 @@
 """Real clients that are throttled."""
 
-import importlib
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent
@@ -11,11 +9,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
 from penstock import Broker
+from tests.kafka.programs.builds import java
+from tests.kafka.programs.tools import CONFIGS
 from tests.kafka.quota_requests import described, set_quotas
 from tests.kafka.raw import RawClient
 
 PATIENCE_SECONDS = 40.0
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 VALUE = bytes(50_000)
 Unique = Callable[[str], str]
 
@@ -108,30 +107,22 @@ def test_a_producer_of_kafka_python_hears_that_it_is_throttled(
 
 
 @pytest.mark.long
-def test_kafkas_own_tool_sets_shows_and_removes_quotas(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    launcher = importlib.import_module("kafka_launcher")
-    try:
-        libs = launcher.fetch()
-    except launcher.Unavailable as missing:
-        pytest.skip(str(missing))
+@pytest.mark.xdist_group("programs")
+def test_kafkas_own_tool_sets_shows_and_removes_quotas(broker: Broker) -> None:
     users = ("--entity-type", "users", "--entity-name", "alice")
-    run_tool(libs, broker, "--alter", "--add-config", "producer_byte_rate=1000", *users)
+    run_tool(broker, "--alter", "--add-config", "producer_byte_rate=1000", *users)
     everyone = ("--entity-type", "clients", "--entity-default")
-    run_tool(libs, broker, "--alter", "--add-config", "request_percentage=50", *everyone)
-    assert "producer_byte_rate=1000" in run_tool(libs, broker, "--describe", *users)
+    run_tool(broker, "--alter", "--add-config", "request_percentage=50", *everyone)
+    assert "producer_byte_rate=1000" in run_tool(broker, "--describe", *users)
     with RawClient(broker) as client:
         assert described(client) == [
             ({"client-id": None}, {"request_percentage": 50.0}),
             ({"user": "alice"}, {"producer_byte_rate": 1000.0}),
         ]
-        run_tool(libs, broker, "--alter", "--delete-config", "producer_byte_rate", *users)
+        run_tool(broker, "--alter", "--delete-config", "producer_byte_rate", *users)
         assert len(described(client)) == 1
 
 
-def run_tool(libs: Path, broker: Broker, *arguments: str) -> str:
-    command = ["java", "-cp", f"{libs}/*", "kafka.admin.ConfigCommand"]
-    command += ["--bootstrap-server", broker.bootstrap_servers, *arguments]
+def run_tool(broker: Broker, *arguments: str) -> str:
+    command = java(CONFIGS, "--bootstrap-server", broker.bootstrap_servers, *arguments)
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
