@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock import Broker
+from tests.transactional import COMMITTED, TransactionalTopic
+
 from .conftest import Cli, succeeded
 
 Unique = Callable[[str], str]
@@ -139,3 +142,16 @@ def test_a_message_beyond_the_limit_fails_and_says_which_setting(cli: Cli, topic
     result = cli("produce", topic, stdin="x" * 1_200_000)
     assert result.exit_code == 1
     assert "max.message.bytes" in result.stderr
+
+
+def test_markers_of_transactions_are_no_messages_and_do_not_keep_it_from_ending(
+    cli: Cli, broker: Broker, unique: Unique
+) -> None:
+    made = TransactionalTopic(broker, unique("marked"))
+    made.fill()
+    made.send(1, "open")
+    assert {message["offset"]: message["value"] for message in everything(cli, made.name)} == COMMITTED
+    last = succeeded(cli("consume", made.name, "--offset=-4", "--exit")).stdout
+    assert last == "b1\n", (
+        "the others of the last four offsets are two markers and a record that is not committed"
+    )

@@ -452,7 +452,7 @@ def truncate_without_flushing(patch: pytest.MonkeyPatch) -> None:
 
 
 def confuse_the_first_batch_with_the_last(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("penstock.log.producers.ProducerStates.restore", lambda self, rows: None)
+    patch.setattr("penstock.log.producers.ProducerStates.restore", lambda self, rows, transactions: None)
 
 
 def remove_the_prefix_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from penstock.batch import (
     BatchHeader,
     Buffer,
+    EndMarker,
     Record,
     build_batch,
+    build_marker,
     check_produced,
     iter_headers,
     read_header,
+    read_marker,
     read_records,
 )
 from penstock.config import TopicConfig
@@ -27,6 +30,7 @@ def batch(
     timestamp: int = NOW_MS,
     producer: tuple[int, int, int] | None = None,
     compression: int = 0,
+    transactional: bool = False,
 ) -> tuple[bytearray, BatchHeader]:
     """A batch as a client would send it. `producer`: id, epoch, first sequence."""
     names = keys or [key] * len(values)
@@ -39,6 +43,7 @@ def batch(
             producer_epoch=epoch,
             base_sequence=sequence,
             compression=compression,
+            transactional=transactional,
         )
     )
     return data, check_produced(data)
@@ -49,6 +54,15 @@ def append(
 ) -> Appended:
     data, header = batch(*(values or (b"v",)), **options)  # type: ignore[arg-type]
     return log.writer.append(data, header, Term(term), now_ms)
+
+
+def end(
+    log: Log, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, term: int = 1
+) -> Appended:
+    """Appends the marker that ends the producer's transaction."""
+    marker = EndMarker(commit, coordinator_epoch)
+    data = build_marker(marker, producer_id=producer_id, producer_epoch=epoch, timestamp_ms=NOW_MS)
+    return log.writer.append(data, read_header(data), Term(term), NOW_MS)
 
 
 def headers_of(data: Buffer) -> list[BatchHeader]:
@@ -127,3 +141,24 @@ ProducerFacts = tuple[int, int, tuple[tuple[int, ...], ...]]
 def producer_state(log: Log) -> list[ProducerFacts]:
     """Everything about producers but when they were last seen: id, epoch, remembered batches."""
     return sorted((row[0], row[1], tuple(map(tuple, row[3]))) for row in log.producers.rows())
+
+
+def committed_view(log: Log, offset: int, end_offset: int, max_bytes: int = 300) -> list[Record]:
+    """The records that a client with isolation.level=read_committed shows, by the algorithm of Kafka's own client."""
+    seen: list[Record] = []
+    while offset < end_offset and (data := log.read(Offset(offset), max_bytes, limit=Offset(end_offset))):
+        behind = max(header.next_offset for _, header in iter_headers(data))
+        waiting = sorted(log.transactions.aborted.between(offset, behind), key=lambda one: one.first_offset)
+        dropped: set[int] = set()
+        for position, header in iter_headers(data):
+            while waiting and waiting[0].first_offset <= header.last_offset:
+                dropped.add(waiting.pop(0).producer_id)
+            content = data[position : position + header.size]
+            if header.control:
+                marker = read_marker(content, header)
+                if marker is not None and not marker.commit:
+                    dropped.discard(header.producer_id)
+            elif not header.transactional or header.producer_id not in dropped:
+                seen += [record for record in read_records(content) if record.offset >= offset]
+        offset = behind
+    return seen

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Broker
+from tests.transactional import ALL, TransactionalTopic
 
 Make = Callable[..., str]
 Produce = Callable[..., None]
@@ -267,3 +268,14 @@ def test_a_schema_with_other_types_is_refused(spark: SparkSession, broker: Broke
     reader = spark.read.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     with pytest.raises(PySparkException, match="value string"):
         reader.option("subscribe", make_topic()).schema("value string").load().count()
+
+
+def test_markers_of_transactions_are_no_rows(
+    broker: Broker, read: Read, unique: Callable[[str], str]
+) -> None:
+    made = TransactionalTopic(broker, unique("marked"))
+    made.fill()
+    found = {row.offset: row.value.decode() for row in read(made.name).collect()}
+    assert found == ALL
+    bounds = {"startingOffsets": json.dumps({made.name: {"0": 9}}), "endingOffsets": "latest"}
+    assert read(made.name, **bounds).count() == 0, "only markers are behind it"

@@ -19,6 +19,13 @@ from penstock.batch.header import (
     stamp,
     zero_width_batch,
 )
+from penstock.batch.markers import (
+    EndMarker,
+    build_marker,
+    delete_horizon_ms,
+    read_marker,
+    with_delete_horizon,
+)
 from penstock.batch.outgoing import pack_batch, renumber
 from penstock.batch.records import (
     Record,
@@ -43,16 +50,19 @@ __all__ = [
     "Column",
     "Columns",
     "EncodedRows",
+    "EndMarker",
     "HeaderColumn",
     "Record",
     "RowColumns",
     "build_batch",
+    "build_marker",
     "check_batch",
     "check_count",
     "check_header",
     "check_produced",
     "compress",
     "decompress",
+    "delete_horizon_ms",
     "encode_columns",
     "first_batches",
     "group_rows",
@@ -61,6 +71,7 @@ __all__ = [
     "pack_batch",
     "partition_of_keys",
     "read_header",
+    "read_marker",
     "read_records",
     "recompress",
     "renumber",
@@ -70,5 +81,6 @@ __all__ = [
     "unpacked_bytes",
     "unpacked_total",
     "validate_records",
+    "with_delete_horizon",
     "zero_width_batch",
 ]

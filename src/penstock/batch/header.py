@@ -22,7 +22,8 @@ The CRC covers neither base_offset nor leader_epoch, so that a leader may stamp 
 other means.
 
 A *zero-width* batch is Penstock's own: the control bit, no records, last_offset_delta = -1, and an opaque
-payload after the header. It has a position in the log but owns no offset, so clients never notice it.
+payload after the header. It has a position in the log but owns no offset, so clients never notice it. Kafka's own
+control batches, the markers that end transactions (markers.py), hold a record and own an offset.
 
 The sender may have put anything into a header. `read_header` checks only what is needed to find the batch's end,
 `check_batch` checks everything that can be checked without decompressing, and `check_produced` also applies the rules

@@ -1,7 +1,7 @@
 """Compaction (`cleanup.policy=compact`): keeps only the last record of each key.
 
 A log is a clean part, where compaction has been, and a dirty part behind it. One pass, in a thread:
- 1. Read the dirty part and record the last offset of each key, until it ends or the map is full (MAX_KEYS).
+ 1. Read the dirty part and record the last offset of each key, until it ends or the map is full (`key_map`).
  2. Rewrite the segments from the log's start: a record stays if the map has no later one with its key. Offsets,
     timestamps and the codec stay; a batch keeps its range of offsets, so readers can skip the gaps. Adjacent segments
     that have become small are merged.
@@ -16,53 +16,36 @@ It also keeps:
 - A tombstone (a key with no value) for `delete.retention.ms` after the first pass that found it, so that a reader that
   lags can learn of the deletion. The time is in the head of the segment's index; segments with different times are not
   merged, else every pass would postpone it. If the index is lost, the tombstones only stay longer.
-It removes records without a key, as Kafka does. A batch that cannot be parsed stays.
-
-Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one; two keys
-with one digest of 160 bits do not happen.
+- The marker of a transaction as long as a batch of that transaction is in the log, and for `delete.retention.ms` after
+  the first pass that found none. The time is in the marker itself (penstock.batch.markers); without the delay a reader
+  in the middle of the transaction might never learn how it ended. The last marker of a live producer stays: it has the
+  producer's epoch.
+It removes records without a key and records of aborted transactions, as Kafka does. These do not supersede others, so a
+pass ends before the first transaction that is not decided. A batch that cannot be parsed stays.
 """
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
-from penstock.batch import BatchHeader, Record, build_batch, read_header, read_records
+from penstock.batch import (
+    BatchHeader,
+    Record,
+    build_batch,
+    delete_horizon_ms,
+    read_header,
+    read_records,
+    with_delete_horizon,
+)
 from penstock.config import TopicConfig
 from penstock.errors import BatchError, CorruptLog, StorageError
+from penstock.log.aborted import NOTHING_ABORTED, AbortedRanges
 from penstock.log.disk import Disk
 from penstock.log.index import IndexHead, SegmentIndex
+from penstock.log.key_map import MAX_KEYS, KeyMap
 from penstock.log.layout import CLEANED_SUFFIX, sidecar, swap_name
 from penstock.log.scan import BadBatch, note, scan
 from penstock.log.segment import MAX_OFFSET_SPAN, Segment
 from penstock.log.segment_files import finish_swap
-
-MAX_KEYS = 500_000
-DIGEST_SIZE = 20
-
-
-class KeyMap:
-    """The last offset of each key, for a bounded number of keys."""
-
-    __slots__ = ("_max_keys", "_offsets")
-
-    def __init__(self, max_keys: int = MAX_KEYS) -> None:
-        self._offsets: dict[bytes, int] = {}
-        self._max_keys = max_keys
-
-    def put(self, key: bytes, offset: int) -> bool:
-        """False, without storing anything, if the key is new and the map is full."""
-        if len(key) >= DIGEST_SIZE:
-            key = blake2b(key, digest_size=DIGEST_SIZE).digest()
-        if len(self._offsets) >= self._max_keys and key not in self._offsets:
-            return False
-        self._offsets[key] = offset
-        return True
-
-    def supersedes(self, key: bytes, offset: int) -> bool:
-        """Whether a later record has this key."""
-        if len(key) >= DIGEST_SIZE:
-            key = blake2b(key, digest_size=DIGEST_SIZE).digest()
-        return self._offsets.get(key, -1) > offset
 
 
 class Source(NamedTuple):
@@ -89,6 +72,16 @@ class Copied(NamedTuple):
 
     tombstones: int
     changed: bool
+    horizon_ms: int
+    """When the last of its markers may be removed; -1: it has none of which that is known."""
+
+
+class Cleaned(NamedTuple):
+    """What stays of one batch."""
+
+    batch: bytes | memoryview | None
+    tombstones: int = 0
+    horizon_ms: int = -1
 
 
 class CompactionPlan:
@@ -103,6 +96,7 @@ class CompactionPlan:
         segments: Sequence[Segment],
         cleaned_offset: int,
         producer_ids: frozenset[int],
+        aborted: AbortedRanges = NOTHING_ABORTED,
         generation: int,
         now_ms: int,
         max_keys: int = MAX_KEYS,
@@ -117,6 +111,14 @@ class CompactionPlan:
         self._producer_ids = producer_ids
         self._producer_ends: dict[int, int] = {}
         """The last offset that each live producer wrote in these segments."""
+        self._last_markers: dict[int, int] = {}
+        """The offset of each live producer's last marker in these segments."""
+        self._aborted = aborted
+        self._with_batches: set[int] = set()
+        """While segments are copied: producers with a batch, perhaps without records, of the transaction that their
+        next marker ends."""
+        self.bare_markers: list[int] = []
+        """Markers whose transactions had no batch left when this pass began."""
         self._now_ms = now_ms
         self._new_horizon_ms = now_ms + config.delete_retention_ms
         self._keys = KeyMap(max_keys)
@@ -164,8 +166,9 @@ class CompactionPlan:
         for source in self._sources:
             reader = Segment(self._disk, self._folder, source.base_offset, 0)
             for _, header in reader.headers(0, source.size):
-                if header.producer_id in self._producer_ids and header.base_sequence >= 0:
-                    self._producer_ends[header.producer_id] = header.last_offset
+                if header.producer_id in self._producer_ids:
+                    ends = self._last_markers if header.control else self._producer_ends
+                    ends[header.producer_id] = header.last_offset
             reader.close()
 
     def _read_keys(self) -> int:
@@ -174,7 +177,7 @@ class CompactionPlan:
             if source.next_offset <= self._dirty_from:
                 continue
             for _, header, batch in self._batches(source):
-                if header.next_offset <= self._dirty_from or header.control:
+                if header.next_offset <= self._dirty_from or header.control or self._aborted.covers(header):
                     continue
                 for record in _records(batch) or ():
                     if record.key is not None and not self._keys.put(record.key, record.offset):
@@ -232,8 +235,9 @@ class CompactionPlan:
         target.path = self._cleaned_path(target.base_offset)
         target.create()
         copied = [self._copy(source, target) for source in group]
-        has_tombstones = any(tombstones for tombstones, _ in copied)
-        target.delete_horizon_ms = max(map(self._horizon, group)) if has_tombstones else -1
+        has_tombstones = any(one.tombstones for one in copied)
+        horizon_ms = max(map(self._horizon, group)) if has_tombstones else -1
+        target.delete_horizon_ms = max(horizon_ms, *(one.horizon_ms for one in copied))
         if len(group) == 1 and not copied[0].changed:
             self.horizons[group[0].segment] = target.delete_horizon_ms
             target.close()
@@ -249,31 +253,55 @@ class CompactionPlan:
     def _copy(self, source: Source, target: Segment) -> Copied:
         """Writes the batches and records of one segment that stay."""
         dropping = source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms
-        tombstones, changed = 0, False
+        tombstones, changed, horizon_ms = 0, False, -1
         for _, header, batch in self._batches(source):
-            kept, tombstones_here = self._clean(header, batch, dropping)
-            tombstones += tombstones_here
+            cleaned = self._clean(header, batch, dropping)
+            kept = cleaned.batch
+            tombstones += cleaned.tombstones
+            horizon_ms = max(horizon_ms, cleaned.horizon_ms)
             changed = changed or kept is not batch
             if kept is not None:
                 position = target.size
                 target.file.append(kept)
                 note(target, position, read_header(kept))
-        return Copied(tombstones, changed)
+        return Copied(tombstones, changed, horizon_ms)
 
-    def _clean(
-        self, header: BatchHeader, batch: memoryview, drop_tombstones: bool
-    ) -> tuple[bytes | memoryview | None, int]:
-        """The batch without superseded records (None if nothing of it stays) and the number of tombstones in it."""
-        records = None if header.control else _records(batch)
+    def _clean(self, header: BatchHeader, batch: memoryview, drop_tombstones: bool) -> Cleaned:
+        """The batch without superseded and aborted records (None if nothing of it stays)."""
+        if header.control:
+            return Cleaned(batch) if header.is_zero_width else self._clean_marker(header, batch)
+        if header.transactional:
+            self._with_batches.add(header.producer_id)
+        if self._aborted.covers(header):
+            return self._clean_aborted(header, batch)
+        records = _records(batch)
         if records is None:
-            return batch, 0
+            return Cleaned(batch)
         kept = [record for record in records if self._stays(record, drop_tombstones)]
         tombstones = sum(record.value is None for record in kept)
         if len(kept) == len(records) and (kept or self._ends_producer(header)):
-            return batch, tombstones
+            return Cleaned(batch, tombstones)
         if not kept and not self._ends_producer(header):
-            return None, 0
-        return _rebuild(header, kept), tombstones
+            return Cleaned(None)
+        return Cleaned(_rebuild(header, kept), tombstones)
+
+    def _clean_aborted(self, header: BatchHeader, batch: memoryview) -> Cleaned:
+        if not self._ends_producer(header):
+            return Cleaned(None)
+        return Cleaned(_rebuild(header, []) if header.record_count else batch)
+
+    def _clean_marker(self, header: BatchHeader, batch: memoryview) -> Cleaned:
+        if header.producer_id in self._with_batches:
+            self._with_batches.discard(header.producer_id)
+            return Cleaned(batch)
+        self.bare_markers.append(header.base_offset)
+        if self._last_markers.get(header.producer_id) == header.base_offset:
+            return Cleaned(batch)
+        horizon_ms = delete_horizon_ms(header)
+        if horizon_ms is None:
+            horizon_ms = self._new_horizon_ms
+            return Cleaned(with_delete_horizon(batch, header, horizon_ms), horizon_ms=horizon_ms)
+        return Cleaned(None) if horizon_ms <= self._now_ms else Cleaned(batch, horizon_ms=horizon_ms)
 
     def _ends_producer(self, header: BatchHeader) -> bool:
         """Whether this is the last batch, in these segments, of a live producer."""

@@ -1,7 +1,9 @@
 """When a log is compacted, and how the result of a pass replaces the old segments. `compaction` has the pass itself."""
 
 from penstock.errors import StorageError
-from penstock.log.compaction import MAX_KEYS, CompactionPlan, cleanable, is_due, swap_in
+from penstock.log.aborted import AbortedRanges
+from penstock.log.compaction import CompactionPlan, cleanable, is_due, swap_in
+from penstock.log.key_map import MAX_KEYS
 from penstock.log.log_files import LogFiles
 from penstock.log.maintenance import Maintenance
 from penstock.log.segment import Segment
@@ -39,6 +41,7 @@ class Compactor:
             segments=segments,
             cleaned_offset=state.cleaned_offset,
             producer_ids=state.producers.ids(),
+            aborted=AbortedRanges(state.transactions.aborted),
             generation=files.generation,
             now_ms=now_ms,
             max_keys=max_keys,
@@ -46,15 +49,17 @@ class Compactor:
         return self._plan
 
     def _stable_segments(self) -> list[Segment]:
-        """Segments that are sealed, flushed, and committed to the last entry."""
+        """Segments that are sealed, flushed, and committed to the last entry, and whose transactions are decided."""
         files = self._files
         stable: list[Segment] = []
         limit, controls = files.stable_index(), files.state.controls.gone
+        unstable_from = files.state.transactions.first_unstable
         for segment in files.segments.segments[:-1]:
             controls += segment.control_count
             if (
                 segment.base_offset >= files.flushed.point.base_offset
                 or segment.next_offset + controls > limit
+                or segment.next_offset > unstable_from
             ):
                 break
             stable.append(segment)
@@ -76,6 +81,7 @@ class Compactor:
             # Half of it may be in place: the disk no longer agrees with this object.
             files.failed = problem
             raise
+        files.state.transactions.aborted.remove(plan.bare_markers)
         for segment, horizon_ms in plan.horizons.items():
             if segment.delete_horizon_ms != horizon_ms:
                 segment.delete_horizon_ms = horizon_ms

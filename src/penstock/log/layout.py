@@ -4,15 +4,16 @@ TOPIC-PARTITION/
   BASE.log         record batches, back to back; BASE is the first offset in 20 digits; a *segment*
   BASE.index       sparse: where in BASE.log a batch begins                               (can be rebuilt)
   BASE.timeindex   sparse: the greatest timestamp below an offset                         (can be rebuilt)
-  OFFSET.snapshot  the state of the log as of OFFSET: terms, control entries, producers   (can be rebuilt)
+  OFFSET.snapshot  the state as of OFFSET: terms, control entries, producers, transactions (can be rebuilt)
   checkpoint       where the log starts, and up to where it is known to be flushed
   reset            the log is to begin behind the prefix described here: opening completes it (reset.py)
   *.tmp, *.cleaned unfinished work of a process that died: opening removes it
   BASE-END.swap    a compacted segment that replaces all segments of that range: opening completes the replacement
 
 BASE.log           batches in Kafka's format v2 as they are sent (penstock.batch.header has the bytes), offsets rising
-                   without gaps, unless compacted. Besides the batches of clients there are *control entries*: batches
-                   of zero width (last_offset_delta -1, no records) that clients never see. Their payload:
+                   without gaps, unless compacted. The markers that end transactions are among them: they own offsets.
+                   Besides these batches there are *control entries*: batches of zero width (last_offset_delta -1, no
+                   records) that clients never see. Their payload:
      61   1  kind: 0 a new term begins here, 1 the caller's own
      62   4  term            these two fields are in the batch's header too; the CRC of a batch ...
      66   8  offset          ... covers them here and not there
@@ -48,7 +49,7 @@ BASE.index and BASE.timeindex share a head:
      16   8  bytes of BASE.log that the index covers
      24   8  the offset after the segment's last
      32   8  greatest timestamp in the segment, ms    40   8  the first batch's, ms (when to roll by time)
-     48   8  when its tombstones may be removed, ms; -1: not compacted, or it has none
+     48   8  when its tombstones and markers may be removed, ms; -1: not compacted, or it has none
      56   4  control entries in the segment           60   4  number of index entries
      64   4  CRC-32C of the entries                   68   4  CRC-32C of the 68 bytes before
   then the entries, column by column:
@@ -60,7 +61,8 @@ OFFSET.snapshot
       0   4  "PSNP"          4   2  version, 1        6   2  zero
       8   4  body length    12   4  CRC-32C of the body
      16      body: a MessagePack array (snapshot.Snapshot): position of OFFSET, the log's start, terms and where they
-             begin, the control entries, idempotent producers
+             begin, the control entries, idempotent producers, transactions. Fields that were added later are at the
+             end: older files lack them, and older versions ignore them
   Each segment except a log's very first has a snapshot of its first offset, saved before any later snapshot. The index
   of the first entry, the term before it, and what producers had sent before it cannot be derived once the prefix is
   deleted. So segments are removed in this order: flush a snapshot of an offset behind them (and the snapshot of the
@@ -72,8 +74,8 @@ OFFSET.snapshot
 reset
       0   4  CRC-32C of the rest
       4      a MessagePack array (reset.Prefix): first offset and index, the term before, start, producers, gaps_below,
-             the caller's payload. It is written and flushed under another name first, so it is complete when it has
-             this name; from then on all other files belong to the old log and are ignored.
+             the caller's payload, open transactions. It is written and flushed under another name first, so it is
+             complete when it has this name; from then on all other files belong to the old log and are ignored.
 
 A torn tail and a corrupt log
   A power cut keeps any subset of the sectors that were not flushed. So in the unflushed part a bad batch may well be

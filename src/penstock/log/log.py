@@ -19,6 +19,9 @@ Invariants:
     read what is there. A full disk is not such a failure: the next append tries again.
  5. An empty log that begins at 0 has no folder: the first append makes it.
  6. first_index <= commit_index, whatever is deleted; flushed_index <= end_index, whatever is truncated.
+ 7. The state of producers and transactions follows from the batches (`producers`, `transactions`), also after a crash,
+    a truncation or the deletion of the prefix. An aborted transaction is in the index as long as a record of it is in
+    the log, and no longer than its marker is.
 """
 
 from collections.abc import Callable
@@ -44,6 +47,7 @@ from penstock.log.scrub import Scrubber
 from penstock.log.segment import UNLIMITED
 from penstock.log.segments import Segments
 from penstock.log.timestamps import first_at_or_after, greatest_timestamp
+from penstock.log.transactions import Transactions
 from penstock.log.truncation import Truncation
 from penstock.log.writer import LogWriter
 from penstock.types import Index, Offset, Term
@@ -138,6 +142,10 @@ class Log:
         return self.files.state.producers
 
     @property
+    def transactions(self) -> Transactions:
+        return self.files.state.transactions
+
+    @property
     def cleaned_offset(self) -> Offset:
         """Below it, offsets may be missing: by compaction here, or in the log that the entries came from."""
         return Offset(max(self.files.state.cleaned_offset, self.files.state.gaps_below))
@@ -207,14 +215,16 @@ class Log:
         """Facts for a replica that cannot get the entries before `first_index`. Reads a snapshot: rare."""
         controls, first_index = self.files.state.controls, self.files.first_index()
         offset = first_index - controls.gone
+        producers = self._producers_before(offset)
         return Prefix(
             offset=offset,
             index=first_index,
             term=controls.gone_term,
             start_offset=max(self.start_offset, offset),
-            producers=self._producers_before(offset).rows(),
+            producers=producers.rows(),
             gaps_below=self.cleaned_offset,
             config=controls.gone_config,
+            transactions=producers.transaction_rows(with_aborted=False),
         )
 
     def _producers_before(self, offset: int) -> ProducerStates:
@@ -224,7 +234,7 @@ class Log:
             return ProducerStates()
         replayed, is_all = replay_producers(self.files.disk, self.path, segments[:1], offset)
         if not is_all:
-            replayed.restore(self.producers.rows())
+            replayed.restore(self.producers.rows(), self.producers.transaction_rows())
             replayed.truncate(offset, ProducerStates())
         return replayed
 

@@ -87,7 +87,9 @@ class LogFiles:
         return flushed if self.commit_index is None else min(flushed, self.commit_index)
 
     def snapshot_at(self, point: FlushPoint, control_count: int) -> Snapshot:
-        return self.state.snapshot_at(point, control_count, self.segments.bases[0])
+        """On a volatile disk snapshots stay in memory, one per segment, and there is no recovery."""
+        first_base, with_aborted = self.segments.bases[0], not self.disk.volatile
+        return self.state.snapshot_at(point, control_count, first_base, with_aborted=with_aborted)
 
     # --- errors
 

@@ -3,6 +3,7 @@
 Wrong bytes have one of two results: `CorruptLog` if they were flushed, a shorter log if they were not.
 """
 
+from bisect import bisect_left, bisect_right
 from typing import NoReturn
 
 from penstock.errors import CorruptLog
@@ -85,6 +86,8 @@ class Recovery:
         # After an interrupted truncation: entries that will be written behind the end will have no gaps.
         state.cleaned_offset = min(state.cleaned_offset, state.end_offset)
         state.gaps_below = min(state.gaps_below, state.end_offset)
+        state.transactions.trim(state.start_offset)
+        self._forget_aborted_without_marker()
 
     # --- names
 
@@ -222,7 +225,7 @@ class Recovery:
         self.state.begin_at(first)
         older = newest_snapshot(self._disk, self._folder, first, self._line.offset)
         if older is not None:
-            self.state.producers.restore(older.producers)
+            self.state.producers.restore(older.producers, older.transactions)
             self.state.producers_from = older.offset
         return 0
 
@@ -353,6 +356,20 @@ class Recovery:
         self._disk.sync_dir(self._folder)
         segment.file.truncate(position)
         segment.file.flush()
+
+    def _forget_aborted_without_marker(self) -> None:
+        """The snapshot may be older than the compaction that removed a marker: `aborted` says why its entry must go."""
+        state = self.state
+        markers = state.transactions.aborted.last_offsets
+        compacted = bisect_left(markers, max(state.cleaned_offset, state.gaps_below))
+        state.transactions.aborted.remove([at for at in markers[:compacted] if not self._has_control_at(at)])
+
+    def _has_control_at(self, offset: int) -> bool:
+        at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        segment = self.segments[at]
+        position = segment.locate(offset)
+        header = next((header for _, header in segment.headers(position, segment.size)), None)
+        return header is not None and header.base_offset == offset and header.control
 
     def _corrupt(self, segment: Segment, position: int, reason: str) -> NoReturn:
         raise CorruptLog(segment.path, position, reason)

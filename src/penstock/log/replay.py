@@ -1,7 +1,10 @@
-"""The producers' state as of an offset, from the newest snapshot below it and the batches that follow."""
+"""Producers and transactions as of an offset, from the newest snapshot below it and the batches that follow."""
 
 from collections.abc import Sequence
 
+import msgspec
+
+from penstock.batch import BatchHeader
 from penstock.log.disk import Disk
 from penstock.log.producers import UNSEEN, ProducerStates
 from penstock.log.segment import Segment
@@ -13,20 +16,27 @@ def replay_producers(
 ) -> tuple[ProducerStates, bool]:
     """The producers' state as of `end_offset`, and whether it is complete. It is not, if the prefix was deleted and no
     snapshot covers it, because there was no space for one. It goes by offsets: positions in a snapshot that is older
-    than a compaction are no longer valid."""
+    than a compaction are no longer valid. For the same reason the index of aborted transactions is not restored: only
+    those are in it that ended behind the snapshot."""
     producers, start = ProducerStates(), segments[0].base_offset
     snapshot = _newest(disk, folder, segments, end_offset)
     if snapshot is not None:
-        producers.restore(snapshot.producers)
+        producers.restore(snapshot.producers, msgspec.structs.replace(snapshot.transactions, aborted=b""))
         start = snapshot.offset
     for segment in segments:
         if segment.next_offset > start:
-            for _, header in segment.headers(segment.locate(start), segment.size):
+            for position, header in segment.headers(segment.locate(start), segment.size):
                 if header.base_offset >= end_offset:
                     break
                 if header.producer_id >= 0:
-                    producers.record(header, header.base_offset, UNSEEN)
+                    _enter(producers, segment, position, header)
     return producers, snapshot is not None or start == 0
+
+
+def _enter(producers: ProducerStates, segment: Segment, position: int, header: BatchHeader) -> None:
+    """Only a marker has to be read: headers tell everything else."""
+    batch = segment.file.read_at(position, header.size) if header.control else b""
+    producers.enter(header, batch, UNSEEN, is_committed=True)
 
 
 def _newest(disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int) -> Snapshot | None:

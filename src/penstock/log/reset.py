@@ -19,7 +19,7 @@ from penstock.errors import CorruptLog
 from penstock.log.checkpoint import MAX_CONFIG_BYTES, Checkpoint, CheckpointFacts, FlushPoint, Removed
 from penstock.log.disk import Disk
 from penstock.log.layout import LOG_SUFFIX, RESET_NAME, sidecar
-from penstock.log.producers import ProducerRow
+from penstock.log.producers import ProducerRow, TransactionRows
 from penstock.log.snapshot import Snapshot, snapshot_path
 from penstock.types import NO_TERM
 
@@ -44,6 +44,9 @@ class Prefix(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Below it offsets may be missing."""
     config: bytes
     """The last payload of the caller's own in the prefix; b"": there was none."""
+    transactions: TransactionRows = TransactionRows()
+    """Transactions that began in the prefix and had not ended before `offset`. The markers behind it tell which of them
+    were aborted, so the index of aborted transactions is empty. Nodes of versions without transactions send none."""
 
     def validate(self) -> None:
         if not 0 <= self.offset <= self.index or self.start_offset < self.offset:
@@ -54,6 +57,10 @@ class Prefix(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
             raise ValueError(f"an impossible prefix: index {self.index}, last term {self.term}")
         if len(self.config) > MAX_CONFIG_BYTES:
             raise ValueError(f"a configuration of {len(self.config)} bytes: at most {MAX_CONFIG_BYTES}")
+        if any(not 0 <= first < self.offset for _, first in self.transactions.open):
+            raise ValueError(f"an impossible prefix: a transaction that begins behind offset {self.offset}")
+        if self.transactions.aborted:
+            raise ValueError("an impossible prefix: it has aborted transactions, whose markers are deleted")
 
 
 def announce_reset(disk: Disk, folder: str, prefix: Prefix) -> None:
@@ -106,4 +113,5 @@ def _snapshot(prefix: Prefix) -> Snapshot:
         gone_config=prefix.config,
         gaps_below=prefix.gaps_below,
         first_base=prefix.offset,
+        transactions=prefix.transactions,
     )

@@ -2,7 +2,7 @@
 
 Retention drops whole segments, oldest first, and only flushed and committed ones. A segment's age is that of its latest
 record, by the records' own timestamps, so a log that is no longer written still becomes empty: the last segment may
-expire too.
+expire too. An open transaction does not keep its segments: `transactions` (3) says what its readers see then.
 """
 
 from contextlib import suppress
@@ -76,6 +76,7 @@ class Retention:
         files.deleted += dropped
         files.forget_unsaved(dropped)
         state.terms.delete_prefix(state.start_offset)
+        state.transactions.trim(state.start_offset)
 
     def expired(self, now_ms: int, below: int | None = None) -> list[Segment]:
         """Segments past `retention.ms` or `retention.bytes`, oldest first; only those that end at `below` or before."""

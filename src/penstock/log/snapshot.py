@@ -17,7 +17,7 @@ from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.disk import Disk
 from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name, offsets_of
-from penstock.log.producers import ProducerRow
+from penstock.log.producers import ProducerRow, TransactionRows
 from penstock.types import NO_TERM
 
 MAGIC = b"PSNP"
@@ -59,6 +59,8 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     gaps_below: int = 0
     first_base: int = 0
     """The base offset of the first segment at that time."""
+    transactions: TransactionRows = TransactionRows()
+    """Snapshots of versions without transactions have none."""
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)

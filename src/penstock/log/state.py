@@ -1,4 +1,4 @@
-"""The state of a log: offsets, terms, control entries, producers.
+"""The state of a log: offsets, terms, control entries, producers and their transactions.
 
 It follows from the batches, one after the other (`replay`), except for facts about batches that are gone: where the log
 starts, the control entries of the deleted prefix, up to where compaction has been. Snapshots hold the whole state as of
@@ -31,6 +31,7 @@ class LogState:
         "start_offset",
         "swapping",
         "terms",
+        "transactions",
     )
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class LogState:
         self.terms = TermCache()
         self.controls = Controls()
         self.producers = ProducerStates()
+        self.transactions = self.producers.transactions
         self.producers_from = 0
         """`producers` already includes the batches below this offset when they are replayed."""
         self.cleaned_offset = 0
@@ -107,10 +109,13 @@ class LogState:
         controls.drop_first(len(snapshot.controls) - present_controls)
         self.controls = controls
         self.gaps_below = max(self.gaps_below, snapshot.gaps_below)
-        self.producers.restore(snapshot.producers)
+        self.producers.restore(snapshot.producers, snapshot.transactions)
 
-    def snapshot_at(self, point: FlushPoint, control_count: int, first_base: int) -> Snapshot:
-        """A snapshot of the current state, which must be the state at this point."""
+    def snapshot_at(
+        self, point: FlushPoint, control_count: int, first_base: int, *, with_aborted: bool = True
+    ) -> Snapshot:
+        """A snapshot of the current state, which must be the state at this point. Only recovery needs the index of
+        aborted transactions (`with_aborted`)."""
         controls = self.controls
         return Snapshot(
             offset=point.offset,
@@ -129,6 +134,7 @@ class LogState:
             gone_config=controls.gone_config,
             gaps_below=self.gaps_below,
             first_base=first_base,
+            transactions=self.producers.transaction_rows(with_aborted=with_aborted),
         )
 
     # --- from the batches
@@ -152,7 +158,7 @@ class LogState:
             self.controls.gone_term = self.last_term
             self.terms.begin(self.last_term, header.base_offset)
         if header.producer_id >= 0 and header.base_offset >= self.producers_from:
-            self.producers.record(header, header.base_offset, UNSEEN)
+            self.producers.enter(header, batch, UNSEEN, is_committed=True)
         self.end_offset = Offset(header.next_offset)
 
     def _replay_control(self, header: BatchHeader, payload: memoryview) -> None:

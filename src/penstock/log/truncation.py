@@ -124,10 +124,10 @@ class Truncation:
         files.save_checkpoint_durably()
 
     def _restore_producers(self, at: int, cut: FlushPoint, controls: int) -> None:
-        """Takes the truncated batches out of the producers' state."""
+        """Takes the truncated batches out of the state of producers and transactions."""
         files, state, disk = self._files, self._files.state, self._files.disk
         segments = files.segments.segments[: at + 1]
-        if len(state.producers):
+        if len(state.producers) or state.transactions.aborted:
             rebuilt, _ = replay_producers(disk, files.path, segments, cut.offset)
             files.segments.close_unused()
             state.producers.truncate(cut.offset, rebuilt)

@@ -7,8 +7,8 @@ decide that, so replicas have the same segments.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.batch import BatchHeader, Buffer, set_log_append_time, stamp, zero_width_batch
-from penstock.batch.header import LENGTH_OVERHEAD
+from penstock.batch import BatchHeader, Buffer, read_marker, set_log_append_time, stamp, zero_width_batch
+from penstock.batch.header import CONTROL_BIT, LENGTH_OVERHEAD
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.log.checkpoint import MAX_CONFIG_BYTES
 from penstock.log.entries import Entry, check_entries
@@ -42,8 +42,9 @@ class LogWriter:
     def append(self, batch: bytearray | memoryview, header: BatchHeader, term: Term, now_ms: int) -> Appended:
         """Stores a batch whose `header` was checked, and stamps offset and term into it in place.
 
-        If an idempotent producer repeats a batch, the answer is where it was stored first. Raises KafkaError for a
-        wrong sequence or epoch, DiskFull, StorageError; in all these cases nothing was stored.
+        If an idempotent producer repeats a batch, the answer is where it was stored first. A control batch must be the
+        marker that ends a transaction. Raises KafkaError for a wrong sequence or epoch (`producers`), DiskFull,
+        StorageError; in all these cases nothing was stored.
         """
         files = self._files
         if files.failed is not None:
@@ -54,8 +55,9 @@ class LogWriter:
         state = files.state
         idempotent = header.producer_id >= 0
         if idempotent:
-            known = state.producers.check(header)
-            if known is not None:
+            if header.attributes & CONTROL_BIT:
+                self._check_marker(batch, header)
+            elif (known := state.producers.check(header)) is not None:
                 return self._duplicate(known.base_offset, known.last_offset, known.timestamp)
         append_time = NO_TIMESTAMP
         if files.config.message_timestamp_log_append:
@@ -85,8 +87,17 @@ class LogWriter:
         if not segment.dirty:
             files.flushed.mark(segment)
         if idempotent:
-            state.producers.record(header, base_offset, now_ms)
+            if header.attributes & CONTROL_BIT:
+                state.producers.enter(header._replace(base_offset=base_offset), batch, now_ms)
+            else:
+                state.producers.record(header, base_offset, now_ms)
         return Appended(base_offset, Offset(next_offset - 1), append_time, False)
+
+    def _check_marker(self, batch: Buffer, header: BatchHeader) -> None:
+        marker = read_marker(batch, header)
+        if marker is None:
+            raise ValueError("a control batch of a producer that does not end a transaction")
+        self._files.state.producers.check_marker(header, marker)
 
     def _duplicate(self, base_offset: int, last_offset: int, timestamp: int) -> Appended:
         append_time = timestamp if self._files.config.message_timestamp_log_append else NO_TIMESTAMP
@@ -206,7 +217,7 @@ class LogWriter:
             segment.resume(size, next_offset, controls)
             raise
         for entry in run:
-            self._enter(entry, now_ms)
+            self._enter(entry, view, now_ms)
             if entry.is_control:
                 # A cached position may still say that this offset's record begins where the control entry now is.
                 position = size + entry.end - run[0].start
@@ -225,12 +236,12 @@ class LogWriter:
             active.next_offset = segment.base_offset
         return segment
 
-    def _enter(self, entry: Entry, now_ms: int) -> None:
+    def _enter(self, entry: Entry, view: memoryview, now_ms: int) -> None:
         state, header = self._files.state, entry.header
         if entry.is_control:
             state.enter_control(header.base_offset, header.leader_epoch, entry.payload)
         elif header.producer_id >= 0:
-            state.producers.record(header, header.base_offset, now_ms)
+            state.producers.enter(header, view[entry.start : entry.end], now_ms)
         state.end_offset = Offset(header.next_offset)
 
 

@@ -107,9 +107,13 @@ class Convergence:
 
 
 def check_producers(members: list[WatchedReplica]) -> None:
-    """The state of producers decides on duplicates after the next election: it must be the same on all replicas."""
+    """The state of producers and transactions decides on duplicates and on the last stable offset after the next
+    election: it must be the same on all replicas."""
     told = [
-        sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in one.log.producers.rows() if row[3])
+        (
+            sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in one.log.producers.rows() if row[3]),
+            sorted(one.log.transactions.open.items()),
+        )
         for one in members
     ]
     for one, rows in zip(members, told, strict=True):

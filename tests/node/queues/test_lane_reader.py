@@ -130,3 +130,19 @@ def test_a_record_in_a_batch_that_does_not_fit_comes_with_the_next_delivery() ->
     assert offsets(harness.deliver("ann", max_bytes=35_000)) == [0, 1, 2]
     assert offsets(harness.deliver("ann", max_bytes=35_000)) == [3, 4]
     assert {run.deliveries for run in harness.core.peek(0, 4)} == {1}
+
+
+def test_markers_between_the_messages_of_owners_are_nothing_to_deliver() -> None:
+    stored = StoredBatches([])
+    stored.mark(commit=True)
+    stored.add(1, key=BEN)
+    stored.mark(commit=True)
+    stored.add(1, key=ANN)
+    stored.mark(commit=False)
+    harness = LaneReaderHarness(stored)
+    for name, offset in (("ann", 3), ("ben", 1)):
+        delivery = harness.log.deliver(
+            NOW, name, 10, EVERYTHING, others=0, whole_batches=False, max_unpacked=None
+        )
+        assert offsets(delivery) == [offset]
+    assert harness.core.next_offset == 5

@@ -7,8 +7,17 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from penstock.batch import HEADER_SIZE, Record, build_batch, iter_headers, read_records
+from penstock.batch import (
+    HEADER_SIZE,
+    EndMarker,
+    Record,
+    build_batch,
+    build_marker,
+    iter_headers,
+    read_records,
+)
 from penstock.errors import BatchError, StorageError
+from penstock.log.aborted import AbortedTransaction
 from penstock.node.queues.delivery_headers import most_unpacked, scan_batches
 from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.record_marks import KeyHashes
@@ -35,6 +44,7 @@ class StoredBatches:
         self.high_watermark = 0
         self.broken_from = 1 << 62
         self.stable_offset = 1 << 62
+        self.aborted: list[AbortedTransaction] = []
         for size in sizes:
             rows = [Record(self.high_watermark + at, NOW, None, value, ()) for at in range(size)]
             batch = build_batch(rows, base_offset=self.high_watermark, compression=compression)
@@ -43,6 +53,36 @@ class StoredBatches:
 
     def compact(self, first: int, last: int) -> None:
         self.batches = [(base, batch) for base, batch in self.batches if not first <= base <= last]
+
+    def mark(self, *, commit: bool) -> None:
+        """The marker of a transaction follows."""
+        made = build_marker(
+            EndMarker(commit, 0),
+            producer_id=7,
+            producer_epoch=0,
+            timestamp_ms=NOW,
+            offset=self.high_watermark,
+        )
+        self.batches.append((self.high_watermark, bytes(made)))
+        self.high_watermark += 1
+
+    def add(self, size: int, *, producer_id: int = -1, key: bytes | None = None) -> None:
+        """A batch follows; of a producer: in a transaction."""
+        rows = [Record(self.high_watermark + at, NOW, key, b"x", ()) for at in range(size)]
+        has_producer = producer_id >= 0
+        batch = build_batch(
+            rows,
+            base_offset=self.high_watermark,
+            producer_id=producer_id,
+            producer_epoch=0 if has_producer else -1,
+            base_sequence=0 if has_producer else -1,
+            transactional=has_producer,
+        )
+        self.batches.append((self.high_watermark, batch))
+        self.high_watermark += size
+
+    def aborted_in(self, offset: int, data: bytes) -> list[AbortedTransaction]:
+        return self.aborted
 
     def end_for(self, isolation: Isolation) -> int:
         return min(self.high_watermark, self.stable_offset) if isolation else self.high_watermark
@@ -106,6 +146,42 @@ def test_a_queue_of_committed_records_stops_at_the_last_stable_offset() -> None:
     assert not harness.log.is_behind
     harness.stored.stable_offset = 7
     assert offsets(harness.deliver(100)) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_markers_are_nothing_to_deliver_and_hold_nothing_back(most: int) -> None:
+    stored = StoredBatches([])
+    stored.mark(commit=True)
+    stored.add(2)
+    stored.mark(commit=True)
+    stored.mark(commit=False)
+    stored.add(1)
+    stored.mark(commit=True)
+    harness = ReaderHarness(stored)
+    got: list[int] = []
+    while found := offsets(harness.deliver(most)):
+        got += found
+        harness.core.acknowledge(NOW, ME, found[0], found[-1], ACCEPT * len(found)) if most == 1 else None
+    assert got == [1, 2, 5]
+    assert harness.core.next_offset == 7
+    assert harness.core.backlog(NOW, 7).available == 0
+    if most == 1:
+        assert harness.core.start_offset == 7, "all is done, up to the last marker"
+
+
+def test_a_queue_of_committed_records_does_not_deliver_aborted_ones() -> None:
+    stored = StoredBatches([])
+    stored.add(1, producer_id=7)
+    stored.add(1)
+    stored.add(1, producer_id=7)
+    stored.mark(commit=False)
+    stored.add(1, producer_id=7)
+    stored.mark(commit=True)
+    stored.aborted = [AbortedTransaction(7, 0, 3, 4)]
+    harness = ReaderHarness(stored)
+    harness.log.isolation = Isolation.READ_COMMITTED
+    assert offsets(harness.deliver(100)) == [1, 4]
+    assert harness.core.backlog(NOW, 6).available == 0
 
 
 def test_a_consumer_that_takes_one_message_at_a_time_skips_compacted_records() -> None:

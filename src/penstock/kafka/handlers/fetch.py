@@ -22,6 +22,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import Hints
 from penstock.kafka.wire.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -203,7 +204,7 @@ class _Attempt:
     async def wait(self) -> None:
         """Waits until the missing bytes are committed, or the request's max_wait_ms ends."""
         loop = asyncio.get_running_loop()
-        waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future())
+        waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future(), self._isolation)
         timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)
         for partition in self._partitions:
             partition.add_waiter(waiter)
@@ -271,6 +272,18 @@ class _Attempt:
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.end_for(Isolation.READ_COMMITTED),
             log_start_offset=partition.start_offset,
-            aborted_transactions=None,
+            aborted_transactions=self._aborted(partition, Offset(wanted.fetch_offset), records),
             records=records,
         )
+
+    def _aborted(
+        self, partition: Partition, offset: Offset, records: bytes
+    ) -> list[AbortedTransaction] | None:
+        """In the order of their first offsets: some clients rely on it."""
+        if self._isolation is Isolation.READ_UNCOMMITTED:
+            return None
+        found = partition.aborted_in(offset, records)
+        return [
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            for one in sorted(found, key=lambda one: one.first_offset)
+        ]

@@ -28,10 +28,11 @@ def read_chunk(partition: Partition, offset: Offset, end: Offset) -> bytes:
 
 
 def records_of(partition: Partition, chunk: bytes) -> Iterator[Record]:
-    """The records of a chunk, checked batch by batch."""
+    """The records of a chunk, checked batch by batch. The markers of transactions are not among them."""
     for position, header in iter_headers(chunk):
         try:
-            yield from read_records(chunk, position)
+            records = read_records(chunk, position)
+            yield from () if header.control else records
         except BatchError as wrong:
             reason = f"in the batch of offset {header.base_offset}: {wrong}"
             raise CorruptLog(partition.log.path, position, reason) from None

@@ -18,6 +18,9 @@ stored, so that every later leader knows its sequence numbers too. The producer 
     first copy                          that was sent again
 
 and it gets the response when all first copies are committed: they lie below the offset that the response waits for.
+
+Batches of transactions are neither compared nor remembered. If the ids of an aborted transaction were, its producer
+could not send the messages again: they would count as duplicates of records that no reader sees.
 """
 
 import asyncio
@@ -129,6 +132,8 @@ class PartitionIds:
         self._next_offset = stored.end_offset
 
     def _learn(self, batch: memoryview, header: BatchHeader) -> None:
+        if header.transactional:
+            return
         try:
             ids = read_ids(batch, header, STORED_INFLATION).ids
         except KafkaError:
@@ -155,6 +160,10 @@ class PartitionIds:
         """Stores the new records of the batch. The returned offsets are for the response, which waits until they are
         committed; `duplicate` if any record was not stored."""
         partition, now_ms = self.partition, self._clock.wall_ms()
+        if header.transactional:
+            appended = partition.append(batch, header)
+            self._next_offset = partition.log.end_offset
+            return appended
         self.window_ms = partition.config.dedup_window_ms
         self.index.expire(now_ms, self.window_ms)
         if _is_repeated(partition, header):

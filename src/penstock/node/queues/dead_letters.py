@@ -176,6 +176,8 @@ def _opened(driver: QueueDriver, data: bytes, position: int, header: BatchHeader
     except BatchError as damage:
         reason = f"in the batch of offset {header.base_offset}: {damage}"
         raise CorruptLog(driver.partition.log.path, position, reason) from None
+    if header.control:
+        return []
     try:
         return read_records(data, position, max_bytes=most_unpacked(data, position, header))
     except BatchError as wrong:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch, unpacked_bytes
 from penstock.errors import BatchError
+from penstock.log.aborted import NOTHING_ABORTED, AbortedRanges
 from penstock.node.queues.record_marks import RecordMarks
 from penstock.queue import ScanResult
 
@@ -40,9 +41,12 @@ class Times(NamedTuple):
     expires_ms: int | None
 
 
-def scan_batches(data: bytes, start: int, marks: RecordMarks) -> tuple[int, ScanResult]:
+def scan_batches(
+    data: bytes, start: int, marks: RecordMarks, aborted: AbortedRanges = NOTHING_ABORTED
+) -> tuple[int, ScanResult]:
     """Times, gaps and marks of the offsets from `start` on, and the offset where they end: behind the batches in
-    `data`, or before the first batch with which more than UNPACKED_BYTES would have to be unpacked."""
+    `data`, or before the first batch with which more than UNPACKED_BYTES would have to be unpacked. The markers of
+    transactions are gaps, and so are the records of `aborted` ones."""
     found = _Found(marks)
     at = start
     unpacked = 0
@@ -55,7 +59,7 @@ def scan_batches(data: bytes, start: int, marks: RecordMarks) -> tuple[int, Scan
         first = max(at, header.base_offset)
         if first > at:
             found.gap(at, first)
-        if header.control:
+        if header.control or aborted.covers(header):
             found.gap(first, header.next_offset)
         else:
             _scan_batch(data, position, header, first, found)

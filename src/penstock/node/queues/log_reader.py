@@ -2,6 +2,7 @@
 
 from penstock.batch import iter_headers, unpacked_bytes
 from penstock.errors import PenstockError
+from penstock.log.aborted import NOTHING_ABORTED, AbortedRanges
 from penstock.node.queues.delivery_headers import scan_batches
 from penstock.node.queues.record_marks import marks_for
 from penstock.node.queues.retention_notices import RetentionNotices
@@ -74,11 +75,17 @@ class LogReader:
             marks.skip(end - first)
             core.extend(now_ms, end, ScanResult(gaps=[(first, end - 1)], keys=marks.keys, lanes=marks.lanes))
             return
-        end, scan = scan_batches(data, core.next_offset, marks)
+        end, scan = scan_batches(data, core.next_offset, marks, self._aborted_in(data))
         records = max(1, end - core.next_offset)
         self._record_bytes = max(32, len(data) // records)
         core.extend(now_ms, end, scan)
         self._notices.read(now_ms, scan)
+
+    def _aborted_in(self, data: bytes) -> AbortedRanges:
+        """Transactions whose records a queue of committed records does not deliver."""
+        if self.isolation is Isolation.READ_UNCOMMITTED:
+            return NOTHING_ABORTED
+        return AbortedRanges(self._partition.aborted_in(Offset(self._core.next_offset), data))
 
     def deliver(
         self,

@@ -9,8 +9,9 @@ Invariants:
  1. high_watermark only grows, and never passes what a majority has flushed.
  2. An append is acknowledged only if its (term, last offset) is committed, not when the watermark passes its offset:
     when the term ends its future fails, since only the next leader can tell whether the append survived.
- 3. Readers see no byte at or above the high watermark, and nothing at all from a leader that another one may have
-    replaced without its knowledge, or that does not know yet what was committed before its term (`may_serve`).
+ 3. Readers see no byte at or above the high watermark (readers of committed records: the last stable offset), and
+    nothing at all from a leader that another one may have replaced without its knowledge, or that does not know yet
+    what was committed before its term (`may_serve`).
  4. Where a topic's min.insync.replicas is more than a majority, acks=all waits until that many replicas have flushed.
     Readers do not wait: a record that a majority has flushed cannot be lost.
 """
@@ -19,10 +20,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from penstock.batch import BatchHeader
+from penstock.batch import BatchHeader, EndMarker, build_marker, iter_headers, read_header
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, OutOfResources, StorageError
 from penstock.log import Appended, Log
+from penstock.log.aborted import AbortedTransaction
 from penstock.log.segment import UNLIMITED
 from penstock.node.clock import Clock
 from penstock.node.replication.fetch_waiter import FetchWaiter
@@ -37,8 +39,16 @@ log = logging.getLogger("penstock.node")
 
 NO_LEADER = -1
 
-_PRODUCER_ERRORS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""Errors that depend on the log's state of idempotent producers, and that clients take as final."""
+_PRODUCER_ERRORS = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+"""Errors that depend on the log's state of producers and transactions, and that clients take as final."""
 
 TOUCH_TIMEOUTS = 2
 """After this many election timeouts without a leader a replica counts as cut off, not as between two leaders."""
@@ -64,6 +74,7 @@ class Partition:
         "group",
         "high_watermark",
         "is_replicated",
+        "last_stable_offset",
         "leader",
         "leads",
         "log",
@@ -108,6 +119,9 @@ class Partition:
         self.high_watermark: Offset = log.start_offset
         """Exclusive end of the committed records: no reader may see this offset yet. The group tells what is
         committed."""
+        self.last_stable_offset: Offset = log.start_offset
+        """Exclusive end of the records whose transactions have ended, with a committed marker; not above the high
+        watermark. `penstock.log.transactions` has the rule."""
         self.acknowledged_below: Offset = log.start_offset
         """acks=all is answered for appends that end below it: the high watermark, or less (4)."""
         self._refuses_writes = False
@@ -149,7 +163,7 @@ class Partition:
         self._consensus.stop()
         closed = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was closed")
         self._pending.end_term(closed)
-        self._pending.fetches.clear()
+        self._pending.clear_fetches()
         self.replica.let_go()
 
     def damaged(self, rot: CorruptLog) -> None:
@@ -263,6 +277,16 @@ class Partition:
                 self._consensus.appended(header.size)
         return appended
 
+    def append_marker(self, marker: EndMarker, *, producer_id: int, producer_epoch: int) -> Appended:
+        """Ends the producer's transaction, as its coordinator decided; like `append`, it is not committed yet. Raises
+        KafkaError for a producer or a coordinator that another one has replaced. Without an open transaction the marker
+        is stored all the same, and may raise the producer's epoch."""
+        now_ms = self._clock.wall_ms()
+        batch = build_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+        return self.append(batch, read_header(batch))
+
     def _judged(self, mistake: KafkaError) -> KafkaError:
         """A leader that another one may have replaced does not know what its successor has stored: a sequence that
         seems wrong here may be right there, and a client that believed the error would start over and send twice."""
@@ -338,8 +362,20 @@ class Partition:
 
     def end_for(self, isolation: Isolation) -> Offset:
         """The first offset that a reader with this isolation may not see. READ_COMMITTED ends at the last stable
-        offset: without transactions, that is the high watermark too."""
-        return self.high_watermark
+        offset: without transactions, that is the high watermark too. If the prefix was deleted while a transaction that
+        began in it is open, it ends at the log's start."""
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self.high_watermark
+        stable, start = self.last_stable_offset, self.log.files.state.start_offset
+        return stable if stable > start else start
+
+    def aborted_in(self, offset: Offset, data: bytes) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap these stored batches, which were read from `offset` on. A reader of
+        committed records leaves out their records."""
+        aborted = self.log.transactions.aborted
+        if not data or not aborted or aborted.last_offsets[-1] < offset:
+            return []
+        return aborted.between(offset, max(header.next_offset for _, header in iter_headers(data)))
 
     def read(
         self,
@@ -377,7 +413,7 @@ class Partition:
         return self.log.end_of_term(term)
 
     def add_waiter(self, waiter: FetchWaiter) -> None:
-        self._pending.fetches[waiter] = None
+        self._pending.add_fetch(waiter)
 
     def remove_waiter(self, waiter: FetchWaiter) -> None:
-        self._pending.fetches.pop(waiter, None)
+        self._pending.remove_fetch(waiter)

@@ -16,7 +16,7 @@ from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt, RaftDriver
 from penstock.raft import GroupConfig, Refused, Role
-from penstock.types import NO_TERM, Index, Replica, Term
+from penstock.types import NO_TERM, Index, Offset, Replica, Term
 
 if TYPE_CHECKING:
     from penstock.node.replication.partition import Partition
@@ -121,21 +121,34 @@ class PartitionReplica:
     # --- decisions of the group
 
     def committed(self, index: int, enough_index: int) -> None:
-        """Moves the watermark, acknowledges appends, wakes waiting fetches."""
+        """Moves the watermark and the last stable offset, acknowledges appends, wakes waiting fetches. The last stable
+        offset moves here only: a transaction begins behind the watermark, and its marker counts once that has passed
+        it."""
         partition, stored = self._partition, self.log
         watermark = stored.entries.offset_at(index)
         if partition.is_replicated:
             stored.entries.commit_index = Index(index)
-        has_moved = watermark > partition.high_watermark
+        before = partition.high_watermark
+        has_moved = watermark > before
+        was_stable = partition.last_stable_offset
         if has_moved:
             partition.high_watermark = watermark
+            transactions = stored.files.state.transactions
+            if transactions.open or transactions.ended:
+                transactions.committed(watermark)
+                partition.last_stable_offset = Offset(transactions.last_stable(watermark))
+            else:
+                partition.last_stable_offset = watermark
             if self._on_commit is not None:
                 self._on_commit(partition)
         below = watermark if enough_index == index else min(watermark, stored.entries.offset_at(enough_index))
         partition.acknowledged_below = below
         self._pending.acknowledge(below)
         if has_moved:
-            self._pending.committed(watermark)
+            is_stable = was_stable == before and partition.last_stable_offset == watermark
+            self._pending.committed(watermark, is_stable)
+            if not is_stable and partition.last_stable_offset > was_stable:
+                self._pending.wake_stable()
 
     def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None:
         partition = self._partition
