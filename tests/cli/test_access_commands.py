@@ -177,6 +177,8 @@ def test_a_denial_wins_and_a_check_names_it(run: As) -> None:
         (("add", "alice", "peek", "topic", "x"), "expected one of all, read"),
         (("add", "alice", "read", "topic"), "NAME is missing"),
         (("add", "alice", "read", "table", "x"), "is not one of 'topic'"),
+        (("add", "alice", "read", "topic", "a*b", "--deny"), "a star stands for the rest of a name"),
+        (("add", "alice", "read", "topic", "a**"), "a star stands for the rest of a name"),
         (("remove", "--yes"), "this would remove every rule"),
         (("remove", "--principal", "alice"), "add --yes"),
         (("list", "--name", "a", "--match", "b"), "exclude each other"),

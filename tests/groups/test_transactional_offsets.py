@@ -116,6 +116,18 @@ def test_of_two_transactions_the_later_record_wins_and_not_the_later_marker(
     assert offset(harness) == 6
 
 
+def test_an_offset_that_a_producer_has_written_again_is_behind_those_of_others(
+    harness: TransactionHarness, alice: Client
+) -> None:
+    commits_in(alice, 7, 5)
+    commits_in(alice, 8, 6)
+    commits_in(alice, 7, 9)
+    harness.ends(8, commit=True)
+    assert offset(harness) == 6
+    harness.ends(7, commit=True)
+    assert offset(harness) == 9
+
+
 def test_a_marker_applies_to_offsets_that_are_still_being_written(
     harness: TransactionHarness, alice: Client
 ) -> None:
@@ -381,6 +393,14 @@ def test_a_group_without_members_is_forgotten_and_its_pending_offsets_are_not(
     after = harness.restarted()
     after.ends(7, commit=True)
     assert after.numbers() == {(GROUP, ORDERS): 5}
+
+
+def test_a_coordinator_waits_for_the_metadata_by_which_a_pending_offset_was_accepted(
+    harness: TransactionHarness, alice: Client
+) -> None:
+    harness.metadata.creates("invoices")
+    commits_in(alice, 7, 5)
+    assert harness.restarted().coordinator.topics_version == harness.metadata.version
 
 
 @pytest.mark.parametrize(

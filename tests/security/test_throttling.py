@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.security.quotas import DEFAULT_ENTITY, QuotaEntity, QuotaKind, QuotaTable
 from penstock.security.throttling import (
     MAX_REQUEST_THROTTLE_MS,
+    MAX_THROTTLE_MS,
     WINDOW_MS,
     WINDOWS,
     ClientQuotas,
@@ -41,6 +42,15 @@ def test_the_throttle_time_brings_the_average_back_to_the_limit() -> None:
     assert rate.throttle_ms(1_000, START) == 5_000
     assert rate.throttle_ms(1_000, START + 500) == 4_500
     assert rate.per_second(START + 5_000) == 1_500, "the first windows are counted as if they were whole"
+
+
+@pytest.mark.parametrize("limit", [1.0, 5e-324])
+def test_the_throttle_time_is_bounded_however_small_the_limit(limit: float) -> None:
+    rate, bucket = WindowedRate(), TokenBucket(limit, START)
+    rate.record(100_000_000, START)
+    bucket.take(100_000_000, limit, START)
+    assert rate.throttle_ms(limit, START) == MAX_THROTTLE_MS
+    assert bucket.throttle_ms(limit, START) == MAX_THROTTLE_MS < 2**31
 
 
 def test_a_window_is_forgotten_after_eleven_seconds() -> None:

@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "prefix without producers",
         "a replica that installs a prefix knows nothing of producers",
-        (Change(log.Log, "prefix", "self._producers_before(offset).rows()", "[]"),),
+        (Change(log.Log, "prefix", "producers=producers.rows()", "producers=[]"),),
         seeds=40,
     ),
     Mutant(

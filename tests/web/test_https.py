@@ -20,7 +20,7 @@ from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
 from penstock.service import Service
 from penstock.types import Caller
-from penstock.web.api.routing import caller_of
+from penstock.web.callers import caller_of
 from tests.tls import Certificates, running
 
 PATIENCE_SECONDS = 40.0

@@ -1,10 +1,11 @@
 """Logins over HTTP and WebSocket, and requests that a page of another site might send."""
 
+import asyncio
 import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from typing import Any
 
@@ -19,14 +20,18 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from penstock import Broker
 from penstock.node.access import logins
 from penstock.security.errors import AuthenticationError
+from penstock.types import Caller
 from penstock.web.api.problems import Problem
+from penstock.web.callers import CALLER
 from penstock.web.login import check_host, read_basic
+from penstock.web.websocket_frames import lost_permission
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice:password", "bob": "bob-password"}
 PATIENCE_SECONDS = 40
@@ -283,25 +288,92 @@ def test_a_websocket_ends_with_its_permission(
     assert any(frame.get("code", "").endswith("authorization_failed") for frame in frames)
 
 
-def test_a_long_poll_ends_with_its_permission(broker: Broker, admin: AdminClient, unique: Unique) -> None:
-    topic, group = unique("topic"), unique("group")
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_SECONDS)
-    allow_reading(admin, "bob", topic, group)
-    answers: list[tuple[int, Any, dict[str, str]]] = []
-    body = {"topics": [topic], "wait_ms": 30_000}
+Answer = tuple[int, Any, dict[str, str]]
+
+
+@contextmanager
+def receiving(
+    broker: Broker, login: dict[str, str], group: str, topics: list[str] | None
+) -> Iterator[list[Answer]]:
+    """A request for jobs that waits; its answer, from the end of the block on."""
+    answers: list[Answer] = []
+    body = {"wait_ms": 30_000, **({"topics": topics} if topics is not None else {})}
 
     def receive() -> None:
-        answers.append(ask(broker, f"/v1/queues/{group}/receive", basic("bob"), "POST", body))
+        answers.append(ask(broker, f"/v1/queues/{group}/receive", login, "POST", body))
 
     waiting = threading.Thread(target=receive)
     waiting.start()
     node = broker._thread.service.node
     assert node is not None
-    while not any(len(driver._consumers) for driver in node.queues.manager.drivers()):
+    while not any(len(one._consumers) for one in node.queues.manager.drivers() if one.key.group_id == group):
         waiting.join(0.05)
-    forbid(admin, "bob", ResourceType.GROUP, group)
+        assert not answers, answers
+    yield answers
     waiting.join(PATIENCE_SECONDS)
-    assert code(answers[0]) == (403, "group_authorization_failed")
+
+
+def new_queue(broker: Broker, unique: Unique) -> tuple[str, str]:
+    """A topic and a queue on it."""
+    topic, group = unique("topic"), unique("group")
+    body = {"queue": group, "topic": topic}
+    assert ask(broker, "/v1/queues", basic("admin"), "POST", body)[0] == 201
+    return topic, group
+
+
+@pytest.mark.parametrize("names_topics", [True, False])
+@pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.GROUP])
+def test_a_long_poll_ends_with_its_permission(
+    broker: Broker, admin: AdminClient, unique: Unique, kind: ResourceType, names_topics: bool
+) -> None:
+    topic, group = new_queue(broker, unique)
+    allow_reading(admin, "bob", topic, group)
+    with receiving(broker, basic("bob"), group, [topic] if names_topics else None) as answers:
+        forbid(admin, "bob", kind, topic if kind is ResourceType.TOPIC else group)
+    assert code(answers[0]) == (403, f"{kind.name.lower()}_authorization_failed")
+
+
+def test_a_long_poll_ends_with_its_user(broker: Broker, admin: AdminClient, unique: Unique) -> None:
+    topic, group = new_queue(broker, unique)
+    user = {"user": unique("carol"), "password": "carols-password"}
+    assert ask(broker, "/v1/users", basic("admin"), "POST", user)[0] == 201
+    allow_reading(admin, user["user"], topic, group)
+    with receiving(broker, basic(**user), group, None) as answers:
+        assert ask(broker, f"/v1/users/{user['user']}", basic("admin"), "DELETE")[0] == 200
+    assert code(answers[0]) == (401, "login_failed")
+
+
+def test_a_long_poll_ends_with_its_token(broker: Broker, admin: AdminClient, unique: Unique) -> None:
+    topic, group = new_queue(broker, unique)
+    allow_reading(admin, "bob", topic, group)
+    made = ask(broker, "/v1/users/bob/tokens", basic("bob"), "POST", {})[1]
+    with receiving(broker, {"Authorization": f"Bearer {made['token']}"}, group, None) as answers:
+        revoked = ask(broker, f"/v1/users/bob/tokens/{made['token_id']}", basic("bob"), "DELETE")
+        assert revoked[0] == 204
+    assert code(answers[0]) == (401, "login_failed")
+
+
+def test_a_change_that_takes_the_callers_own_rights_is_answered(broker: Broker, unique: Unique) -> None:
+    """It was made: an error would be wrong, and would lead to another attempt."""
+    user = {"user": unique("dave"), "password": "daves-password"}
+    assert ask(broker, "/v1/users", basic("admin"), "POST", user)[0] == 201
+    grant = {"role": "admin", "principal": f"User:{user['user']}"}
+    assert ask(broker, "/v1/grants", basic("admin"), "POST", grant)[0] == 201
+    assert ask(broker, f"/v1/users/{user['user']}", basic(**user), "DELETE")[0] == 200
+
+
+def test_a_permission_that_is_lost_while_a_subscriber_attaches_ends_its_websocket(broker: Broker) -> None:
+    node = broker._thread.service.node
+    assert node is not None
+    caller = Caller("User:bob", "127.0.0.1")
+    socket = WebSocket({"type": "websocket", CALLER: caller}, receive=no_frames, send=no_frames)
+    losing = lost_permission(node, socket, "not-bobs", ["not-bobs"])
+    lost = asyncio.run(asyncio.wait_for(losing, PATIENCE_SECONDS))
+    assert lost.code == "group_authorization_failed"
+
+
+async def no_frames(*arguments: Any) -> Any:
+    raise AssertionError("no frame is sent or received")
 
 
 # --- queues that name their users

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 from websockets.sync.client import ClientConnection, connect
 
 from penstock import Broker
+from tests.web.clique_members import CliqueMember
 from tests.web.test_login import (
     PATIENCE_SECONDS,
     admin,
@@ -191,6 +193,24 @@ def test_assignments_of_members_leave_out_topics_that_the_caller_may_not_describ
         assert assigned("bob") == [readable]
     finally:
         consumer.close()
+
+
+def test_facts_of_a_clique_leave_out_topics_that_the_caller_may_not_describe(
+    broker: Broker, admin: AdminClient, unique: Unique, topics: tuple[str, str]
+) -> None:
+    clique, (secret, readable) = unique("clique"), topics
+    allow(
+        admin,
+        rule(ResourceType.GROUP, clique, AclOperation.DESCRIBE, "bob"),
+        rule(ResourceType.TOPIC, readable, AclOperation.DESCRIBE, "bob"),
+    )
+    with httpx.Client(base_url=broker.http_url, headers=basic("admin"), timeout=PATIENCE_SECONDS) as http:
+        CliqueMember(http, clique, "one", *topics).join()
+    facts = ask(broker, f"/v1/cliques/{clique}", basic("bob"))[1]
+    assert [one["streams"] for one in facts["members"]] == [[readable]]
+    assert secret not in json.dumps(facts)
+    whole = ask(broker, f"/v1/cliques/{clique}", basic("admin"))[1]
+    assert [sorted(one["streams"]) for one in whole["members"]] == [sorted(topics)]
 
 
 REQUESTS = [

@@ -61,6 +61,14 @@ def pattern(name: str) -> Facts:
     return {"name": name, "pattern_type": "literal"}
 
 
+def new_pattern(name: str) -> Facts:
+    """The same for a rule that is made. Inside of a name a star would be a plain character: such a rule would match
+    nothing that exists, and one that denies would protect nothing."""
+    if "*" in name[:-1]:
+        raise click.UsageError(f"{name!r}: a star stands for the rest of a name, so it can only be its end")
+    return pattern(name)
+
+
 def shown(row: Facts) -> str:
     """The name of a rule, as people type it."""
     return f"{row['name']}*" if row["pattern_type"] == "prefixed" else str(row["name"])

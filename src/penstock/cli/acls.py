@@ -10,6 +10,7 @@ from penstock.cli.access_words import (
     PRINCIPAL,
     RESOURCE_TYPE,
     check_name,
+    new_pattern,
     operation,
     pattern,
     shown,
@@ -77,7 +78,7 @@ def add(
         "resource_type": resource_type,
         "host": host,
         "permission": "deny" if deny else "allow",
-        **(pattern(name) if name is not None else {}),
+        **(new_pattern(name) if name is not None else {}),
     }
     made = api.post(acls=[{**rule, "operation": one} for one in operations])["acls"]
     note(f"added {counted(len(made), 'rule')}")

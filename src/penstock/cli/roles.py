@@ -4,7 +4,14 @@ from typing import Any
 
 import click
 
-from penstock.cli.access_words import OPERATION_LIST, PRINCIPAL, RESOURCE_TYPES, pattern, shown
+from penstock.cli.access_words import (
+    OPERATION_LIST,
+    PRINCIPAL,
+    RESOURCE_TYPES,
+    new_pattern,
+    pattern,
+    shown,
+)
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, RolesApi, asks
@@ -68,7 +75,7 @@ class RolePermission(click.ParamType[Facts]):
             )
             self.fail(f"{value!r}: expected {expected}", param, ctx)
         found = OPERATION_LIST.convert(operations, param, ctx)
-        return {"resource_type": kind, "operations": list(found), **pattern(name or "*")}
+        return {"resource_type": kind, "operations": list(found), **new_pattern(name or "*")}
 
 
 @roles.command(
@@ -122,8 +129,8 @@ def grants(api: RolesApi, principal: str | None, role: str | None, as_json: bool
     show_facts(rows, as_json, "principal", "role", "for=name", "host", nothing="no grants")
 
 
-def _grant(role: str, principal: str, name: str, host: str) -> Facts:
-    return {"role": role, "principal": principal, "host": host, **pattern(name)}
+def _grant(role: str, principal: str, host: str, named: Facts) -> Facts:
+    return {"role": role, "principal": principal, "host": host, **named}
 
 
 def _grant_arguments(command: Any) -> Any:
@@ -150,7 +157,7 @@ def _grant_arguments(command: Any) -> Any:
 @asks(RolesApi)
 def grant(api: RolesApi, role: str, principal: str, name: str, host: str) -> None:
     """Give ROLE to PRINCIPAL: for everything, or for topics, groups and transactions called NAME (or NAME*)."""
-    api.post(GRANTS, **_grant(role, principal, name, host))
+    api.post(GRANTS, **_grant(role, principal, host, new_pattern(name)))
     note(f"{principal} has the role {role}{'' if name == '*' else f' for {name}'}")
 
 
@@ -161,5 +168,5 @@ def grant(api: RolesApi, role: str, principal: str, name: str, host: str) -> Non
 @asks(RolesApi)
 def revoke(api: RolesApi, role: str, principal: str, name: str, host: str) -> None:
     """Take ROLE from PRINCIPAL: exactly the grant that `grants` shows. Other rules may still allow the same."""
-    api.delete(GRANTS, **_grant(role, principal, name, host))
+    api.delete(GRANTS, **_grant(role, principal, host, pattern(name)))
     note(f"{principal} has no longer the role {role}{'' if name == '*' else f' for {name}'}")

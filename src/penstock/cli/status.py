@@ -143,8 +143,9 @@ def _bounds(
     admin = connection.admin()
     if selection.topic not in topic_facts.all_topics(connection):
         raise Problem(
-            f"there is no topic {selection.topic}",
-            'a broker that was started with status_topic="" has no status log; --topic names another one',
+            f"there is no topic {selection.topic}, or you may not see it",
+            'reading it needs READ on the topic; a broker that was started with status_topic="" has no status log; '
+            "--topic names another one",
         )
     numbers = topic_facts.partition_numbers(connection, admin, selection.topic)
     where = [(selection.topic, number) for number in numbers]

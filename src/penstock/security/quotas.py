@@ -104,7 +104,7 @@ def check_quota(entity: QuotaEntity, key: str, value: float | None) -> QuotaKind
     if (kind == QuotaKind.CONNECTION_CREATION_RATE) != (entity.ip is not None):
         raise _refused(f"{key} is not a quota for {entity}")
     if value is not None and not 0 < value < 2**63:
-        raise _refused(f"{key}={value}: expected more than 0")
+        raise _refused(f"{key}={value}: expected more than 0, and less than 2^63")
     if value is not None and kind in _WHOLE and value != int(value):
         raise _refused(f"{key}={value}: expected a whole number")
     return kind

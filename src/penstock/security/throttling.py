@@ -4,7 +4,7 @@ Bytes, request time and connections have a *windowed rate*: the sum of the last 
 time that they cover, which is at least 10 seconds. So a client may burst, and pays later. A client above its limit is
 throttled until the average is back at the limit:
 
-    throttle_ms = (rate - limit) / limit * covered_ms
+    throttle_ms = (rate - limit) / limit * covered_ms          at most MAX_THROTTLE_MS
 
 Request time is throttled for at most one second at a time, because its measure is rough. The value is recorded in any
 case: the work is done.
@@ -26,8 +26,15 @@ WINDOWS = 11
 WINDOW_MS = 1_000
 """Kafka's quota.window.size.seconds."""
 MAX_REQUEST_THROTTLE_MS = WINDOW_MS
+MAX_THROTTLE_MS = 3_600_000
+"""An hour. Responses say it in 32 bits, which a few megabytes exceed if the limit is one byte a second. A client that
+waits for days would not notice either that its quota was raised."""
 MAX_TRACKED = 20_000
 """Rates in memory, each under 1 KB: 20 MB. It is as many as a node has connections."""
+
+
+def _bounded(throttle_ms: float) -> int:
+    return round(min(throttle_ms, MAX_THROTTLE_MS))
 
 
 class WindowedRate:
@@ -65,7 +72,7 @@ class WindowedRate:
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """How long it takes until the rate is back at the limit; 0 if it is not above."""
         excess = self.per_second(now_ms) - limit
-        return round(excess / limit * self.covered_ms(now_ms)) if excess > 0 else 0
+        return _bounded(excess / limit * self.covered_ms(now_ms)) if excess > 0 else 0
 
 
 class TokenBucket:
@@ -85,7 +92,7 @@ class TokenBucket:
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """How long it takes until the debt is paid; 0 if there is none."""
         self._refill(limit, now_ms)
-        return round(-self._tokens / limit * 1000) if self._tokens < 0 else 0
+        return _bounded(-self._tokens / limit * 1000) if self._tokens < 0 else 0
 
     def take(self, amount: float, limit: float, now_ms: int) -> None:
         """Takes tokens, also those that are not there."""

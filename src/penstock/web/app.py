@@ -23,7 +23,8 @@ from penstock.node import Node
 from penstock.node.shared_work import SharedWork
 from penstock.types import Operation
 from penstock.web.api.problems import Problem, as_problem
-from penstock.web.api.routing import caller_of, error_response
+from penstock.web.api.routing import error_response
+from penstock.web.callers import caller_of
 from penstock.web.login import LoginGate
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.operations import DOCUMENT_PATH, api_routes

@@ -32,7 +32,8 @@ from penstock.security.exchange import Accepted
 from penstock.security.tokens import is_api_token, parse_token
 from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of, error_response
+from penstock.web.api.routing import error_response
+from penstock.web.callers import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of
 
 log = logging.getLogger("penstock.web")
 

@@ -32,12 +32,10 @@ from penstock.node.subscriptions import (
 from penstock.queue.subscription import Ack
 from penstock.types import Operation, ResourceType, TopicPartition
 from penstock.web.api.problems import Problem, as_problem, refused
-from penstock.web.api.routing import caller_of
+from penstock.web.callers import LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE, caller_of
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
 from penstock.web.websocket_frames import (
-    LOGIN_EXPIRED,
-    LOGIN_EXPIRED_CLOSE,
     FrameReceiver,
     FrameSender,
     TooSlow,

@@ -2,8 +2,6 @@
 JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
-import math
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -19,14 +17,12 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of, error_response, not_ready
+from penstock.web.api.routing import error_response, not_ready
+from penstock.web.callers import EXPIRES_MS, caller_of, check_login, now_ms
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
-
-LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE = "login_expired", 4401
-"""The client should open another WebSocket: unlike after `login_failed`, the same password or a newer token is good."""
 
 F = TypeVar("F")
 First = TypeVar("First")
@@ -63,7 +59,7 @@ def upgrade_required(path: str, page: str) -> Response:
 def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
     """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
     caller = caller_of(socket)
-    check_login(node, socket)
+    check_login(node, socket.scope)
     try:
         node.resources.check_group(caller, group, Operation.READ)
         for name in topics:
@@ -73,28 +69,10 @@ def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[s
     return caller
 
 
-def check_login(node: Node, socket: WebSocket) -> None:
-    """Problem if the user or the token by which a WebSocket was opened is gone, or the login has expired."""
-    access = node.metadata.state.access
-    user, token_id = socket.scope.get(PASSWORD_USER), socket.scope.get(TOKEN)
-    if user is not None and user not in access.users:
-        raise Problem(401, "login_failed", f"the user {user} was deleted")
-    if _now_ms() >= socket.scope.get(EXPIRES_MS, math.inf):
-        by_token = "" if token_id is None else f" by the API token {token_id}"
-        message = f"the login{by_token} has expired: log in again, by opening another WebSocket"
-        raise Problem(401, LOGIN_EXPIRED, message)
-    if token_id is not None and token_id not in access.tokens:
-        raise Problem(401, "login_failed", f"the API token {token_id} was revoked")
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 def _seconds_left(socket: WebSocket) -> float | None:
     """Until the login by which a WebSocket was opened expires; None for ever."""
     expires_ms: int | None = socket.scope.get(EXPIRES_MS)
-    return None if expires_ms is None else max(0.0, (expires_ms - _now_ms()) / 1000)
+    return None if expires_ms is None else max(0.0, (expires_ms - now_ms()) / 1000)
 
 
 async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
@@ -103,11 +81,12 @@ async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Ite
     unwatch = node.access.watch(changed.set)
     try:
         while True:
+            # First of all, because a permission may have been lost while the subscriber was attached.
+            check_may_read(node, socket, group, topics)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_seconds_left(socket)):
                     await changed.wait()
             changed.clear()
-            check_may_read(node, socket, group, topics)
     except Problem as problem:
         return problem
     finally:

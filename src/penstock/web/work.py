@@ -21,12 +21,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.node import Node
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import caller_of
+from penstock.web.callers import LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE, caller_of
 from penstock.web.clique_worker import CliqueConnections, Ended
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_frames import (
-    LOGIN_EXPIRED,
-    LOGIN_EXPIRED_CLOSE,
     FrameReceiver,
     FrameSender,
     TooSlow,

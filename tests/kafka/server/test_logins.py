@@ -29,6 +29,7 @@ from penstock.security.credentials import ScramMechanism
 from penstock.security.scram import ScramClient
 from tests.kafka.raw import RawClient, frame
 from tests.kafka.requests import create
+from tests.secured import PATIENCE_SECONDS, secured_node
 from tests.tls import Certificates
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice-password"}
@@ -297,6 +298,22 @@ def test_connections_of_a_deleted_user_are_closed(broker: Broker) -> None:
         admin.alter_user_scram_credentials([deletion])["bob"].result(10)
         assert client.is_closed_by_broker()
         metadata(other)
+
+
+def test_a_handshake_for_a_token_does_not_let_a_connection_outlive_its_user(tmp_path: Path) -> None:
+    with secured_node(tmp_path) as node:
+        client = RawClient(SimpleNamespace(bootstrap_servers=node.address("plain")))
+        assert handshake(client, PLAIN).error_code == ErrorCode.NONE
+        assert authenticate(client, b"\0bob\0bob-password").error_code == ErrorCode.NONE
+        assert handshake(client, "OAUTHBEARER").error_code == ErrorCode.NONE
+        deletions = [
+            UserScramCredentialDeletion("bob", kind)
+            for kind in (KafkaMechanism.SCRAM_SHA_256, KafkaMechanism.SCRAM_SHA_512)
+        ]
+        admin = node.admin()
+        admin.alter_user_scram_credentials(deletions)["bob"].result(PATIENCE_SECONDS)
+        assert client.is_closed_by_broker()
+        client.socket.close()
 
 
 def fetching(topic: str) -> Message:

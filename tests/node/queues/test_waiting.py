@@ -196,7 +196,7 @@ def test_a_request_to_this_node_alone_is_not_repeated_while_it_waits(
 
     async def scenario(scene: Scene) -> None:
         assert await scene.receive("c", wait_ms=500) == []
-        assert len(asked) < 10  # once, and when the queue began; if it were repeated, hundreds of times
+        assert len(asked) < 50  # once, and when the queue changed; if it were repeated, hundreds of times
 
     play(scenario)
 

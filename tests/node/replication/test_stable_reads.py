@@ -1,11 +1,13 @@
 """Readers of committed records: where they end, what they are told of aborted transactions, and what wakes them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from pathlib import Path
 
 import pytest
 
 from penstock.batch import EndMarker, Record, build_batch, check_batch, iter_headers
+from penstock.config import NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.fetch import fetch
@@ -16,13 +18,14 @@ from penstock.kafka.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.log import Appended
 from penstock.node import FetchWaiter, Node, Partition
+from penstock.node.calls import BROKER
 from penstock.node.coordination.internal_topic import records_between
 from penstock.types import ANONYMOUS, Isolation, Offset
 from tests.node.replication.test_waiting_fetches import FETCH, PATIENCE_SECONDS, Peer, play
 
 READ_UNCOMMITTED, READ_COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
-Scenario = Callable[[Node, Partition], Awaitable[None]]
 
 
 def send(partition: Partition, producer_id: int, sequence: int, *, epoch: int = 0, size: int = 1) -> None:
@@ -43,9 +46,15 @@ def send(partition: Partition, producer_id: int, sequence: int, *, epoch: int = 
 
 def end(
     partition: Partition, producer_id: int, *, commit: bool, epoch: int = 0, coordinator: int = 0
-) -> None:
+) -> Appended:
     marker = EndMarker(commit, coordinator)
-    partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
+    return partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
+
+
+async def committed(partition: Partition, appended: Appended) -> None:
+    future = partition.committed_at(appended)
+    if future is not None:
+        await asyncio.wait_for(future, PATIENCE_SECONDS)
 
 
 def ends(partition: Partition) -> tuple[int, int]:
@@ -223,3 +232,34 @@ def test_a_core_that_reads_an_internal_topic_gets_no_markers() -> None:
         assert [record.offset for record in read] == [1, 3]
 
     play(scenario)
+
+
+def test_a_restarted_node_ends_where_it_ended_before(tmp_path: Path) -> None:
+    config = NodeConfig(data_dir=str(tmp_path), http=None)
+
+    async def fill() -> None:
+        node = Node(config)
+        await node.start()
+        await node.controller.create_topic("t", caller=BROKER)
+        partition = node.leader("t", 0)
+        for producer_id in (7, 8, 9):
+            send(partition, producer_id, 0)
+        end(partition, 7, commit=False)
+        await committed(partition, end(partition, 9, commit=False))
+        assert ends(partition) == (5, 1)
+        await node.stop()
+
+    async def look() -> None:
+        node = Node(config)
+        await node.start()
+        partition = node.leader("t", 0)
+        await partition.flushed_to(partition.log.end_offset)
+        assert ends(partition) == (5, 1)
+        await committed(partition, end(partition, 8, commit=True))
+        assert ends(partition) == (6, 6)
+        told = fetched(node, 0, READ_COMMITTED).aborted_transactions or []
+        assert [(one.producer_id, one.first_offset) for one in told] == [(7, 0), (9, 2)]
+        await node.stop()
+
+    asyncio.run(fill())
+    asyncio.run(look())

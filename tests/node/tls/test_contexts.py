@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,23 @@ def test_a_key_with_a_password_is_refused_without_a_prompt(certificates: Certifi
     Path(certificates.key).write_bytes(encrypted)
     with pytest.raises(ConfigError, match="a key without a password"):
         client_port_files("tls", certificates.settings())
+
+
+@pytest.mark.parametrize(("days", "told"), [(-1, "has expired on"), (2, "expires on"), (30, None)])
+def test_a_certificate_that_has_expired_or_soon_will_is_used_and_told_of_once(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture, days: int, told: str | None
+) -> None:
+    now = datetime.now(UTC)
+    issued = certificates.authority.issue_cert(
+        "localhost", not_before=now - timedelta(days=60), not_after=now + timedelta(days=days)
+    )
+    issued.private_key_pem.write_to_path(certificates.key)
+    issued.cert_chain_pems[0].write_to_path(certificates.cert)
+    files = client_port_files("tls of listener web", certificates.settings())
+    looked_at(files)
+    lines = [record.getMessage() for record in caplog.records if record.name == "penstock.tls"]
+    if told is None:
+        assert lines == []
+    else:
+        [line] = lines
+        assert line.startswith(f"tls of listener web: the certificate in {certificates.cert} {told}")

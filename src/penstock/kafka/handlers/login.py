@@ -52,13 +52,27 @@ class ClientOfLogin(Protocol):
 class Login:
     """The login of one connection, by one of the mechanisms of its listener."""
 
-    __slots__ = ("_client", "_exchange", "_mechanism", "_node", "host", "mechanisms", "principal", "state")
+    __slots__ = (
+        "_accepted_by",
+        "_client",
+        "_exchange",
+        "_mechanism",
+        "_node",
+        "host",
+        "mechanisms",
+        "principal",
+        "state",
+    )
 
     def __init__(self, node: Node, client: ClientOfLogin, mechanisms: tuple[str, ...]) -> None:
         self._node = node
         self._client = client
         self._exchange: Exchange | None = None
         self._mechanism = ""
+        """Of the login that is under way, or was the last."""
+        self._accepted_by = ""
+        """The mechanism of the last login that succeeded. A handshake alone does not change it: a client that begins to
+        log in again by a token, and never goes on, would otherwise outlive its user."""
         self.mechanisms = mechanisms
         self.host = ""
         self.principal: str | None = None
@@ -68,7 +82,7 @@ class Login:
     @property
     def is_deleted(self) -> bool:
         """Whether the user has no password any more. Users of an identity provider have none here."""
-        if self.principal is None or self._mechanism == OAUTHBEARER:
+        if self.principal is None or self._accepted_by == OAUTHBEARER:
             return False
         return name_of(self.principal) not in self._node.metadata.state.access.users
 
@@ -135,6 +149,7 @@ class Login:
         if self.principal is None:
             self._node.audit.logged_in(accepted.principal, self._client.peer, "kafka", self._mechanism)
         self.principal = accepted.principal
+        self._accepted_by = self._mechanism
         self._client.logged_in(accepted)
 
     async def _reject(self, rejected: Rejected) -> None:

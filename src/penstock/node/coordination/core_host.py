@@ -300,9 +300,7 @@ class CoreHost(Generic[C]):
         try:
             appended = append_records(partition, records, self._clock.wall_ms(), writes[0].producer)
         except PenstockError as refused:
-            # A change of leader is nothing that an operator should look at: clients repeat their request at the next.
-            moved = isinstance(refused, KafkaError) and refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            log.log(logging.INFO if moved else logging.ERROR, CANNOT_STORE, partition.name, refused)
+            log.log(_level(refused, writes[0].producer), CANNOT_STORE, partition.name, refused)
             self._report(writes, False)
             return
         self._report_committed(writes, appended)
@@ -316,7 +314,8 @@ class CoreHost(Generic[C]):
         if not self.serves:
             message = f"the coordinator on {self.partition.name} does not serve now"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-        self._write()
+        while self._unwritten:  # the report of a write may cause another one
+            self._write()
         appended = self.partition.append_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch
         )
@@ -352,6 +351,15 @@ class CoreHost(Generic[C]):
 
 
 Sender = Callable[[CoreHost[C], object], None]
+
+
+def _level(refused: PenstockError, producer: Producer | None) -> int:
+    """A change of leader is nothing that an operator should look at: clients repeat their request at the next. Nor is a
+    refused producer: another one has taken its place."""
+    is_clients = isinstance(refused, KafkaError) and (
+        refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER or producer is not None
+    )
+    return logging.INFO if is_clients else logging.ERROR
 
 
 def _reply(waiting: asyncio.Future[object], result: object) -> None:

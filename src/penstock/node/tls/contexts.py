@@ -7,13 +7,19 @@ in the log says why.
 
 A connection keeps the context that it began with. A new context has nothing of the one before: authorities that were
 removed are not believed any more. Sessions are never resumed, because that would skip the check of a certificate.
+
+A certificate of the node that expires soon, or has expired, is used nevertheless: clients decide what they accept. One
+line in the log tells of it, because otherwise only the clients' errors would.
 """
 
 import asyncio
 import logging
+import math
 import os
 import ssl
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from penstock.config import InterNodeTls, TlsSettings
 from penstock.errors import ConfigError
@@ -21,6 +27,8 @@ from penstock.errors import ConfigError
 log = logging.getLogger("penstock.tls")
 
 LOOK_SECONDS = 1.0
+WARN_SECONDS = 7 * 24 * 3600
+"""How long before a certificate expires the log tells of it. Programs that replace certificates do so weeks before."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: time of its last change, size, inode. None: it cannot be looked at."""
@@ -32,7 +40,8 @@ class TlsFiles:
     """The current context of some files. `watch` keeps it current until `stop`."""
 
     def __init__(self, field: str, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
-        """ConfigError, which names `field`, if the files cannot be used."""
+        """The first of the paths has the node's certificate. ConfigError, which names `field`, if the files cannot be
+        used."""
         self._field = field
         self._paths = paths
         self._make = make
@@ -44,6 +53,7 @@ class TlsFiles:
             raise ConfigError(
                 field, ", ".join(paths), f"PEM files that belong together ({_told(problem)})"
             ) from None
+        self._read_end()
 
     def watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -61,6 +71,7 @@ class TlsFiles:
 
     def look(self) -> None:
         """Reads the files again if they have changed, and have stayed the same since the last look."""
+        self._tell_end()
         seen, self._seen = self._seen, _stamp(self._paths)
         if self._seen == self._stamp or self._seen != seen:
             return
@@ -73,6 +84,23 @@ class TlsFiles:
             )
         else:
             log.info("%s: new connections use the new files", self._field)
+            self._read_end()
+
+    def _read_end(self) -> None:
+        self._ends_s = _end_of(self._paths[0])
+        self._told = ""
+        """The last warning about the end, so that the next look does not repeat it."""
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        left_s = self._ends_s - time.time()
+        if left_s > WARN_SECONDS:
+            return
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._ends_s))
+        told = f"has expired on {day}: clients refuse it" if left_s <= 0 else f"expires on {day}"
+        if told != self._told:
+            self._told = told
+            log.warning("%s: the certificate in %s %s", self._field, self._paths[0], told)
 
 
 def client_port_files(field: str, settings: TlsSettings, alpn: tuple[str, ...] = ()) -> TlsFiles:
@@ -127,6 +155,16 @@ def _no_password() -> str:
     raise ValueError(
         "the key is encrypted: give a key without a password, in a file that only this user can read"
     )
+
+
+def _end_of(cert: str) -> float:
+    """When the first certificate of a file expires, in seconds since 1970; never, if that cannot be read."""
+    from cryptography.x509 import load_pem_x509_certificate  # only nodes with TLS need it
+
+    try:
+        return load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return math.inf
 
 
 def _given(*paths: str | None) -> Iterator[str]:

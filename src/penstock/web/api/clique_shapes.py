@@ -104,7 +104,8 @@ class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class CliqueStreamFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of a stream by state, as of a queue; null while a leader does not answer. `dead_letters` counts the
-    records of the dead-letter topic, also those of other queues on the stream; null if there is no such topic."""
+    records of the dead-letter topic, also those of other queues on the stream; null if the caller
+    sees no such topic."""
 
     stream: str
     partitions: int

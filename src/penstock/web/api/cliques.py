@@ -5,7 +5,7 @@ go over WebSocket (`clique_worker`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.inner_client import InnerClient
@@ -14,7 +14,7 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues.consumers import LISTED_MAX, MergedConsumer, shortened
-from penstock.ring import SLOTS, BeatReply, CliqueDescription, MemberDescription
+from penstock.ring import SLOTS, BeatReply, MemberDescription
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.clique_shapes import (
     CliqueFacts,
@@ -99,23 +99,23 @@ class Cliques:
             clique, caller=call.caller, counted=True, max_consumers=LISTED_MAX
         )
         in_flight = _in_flight(report.consumers_of(clique).listed)
+        names = {stream for member in described.members for stream in member.streams}
+        names |= {row.topic for row in report.descriptions}
+        visible = self._node.resources.visible(call.caller, ResourceType.TOPIC, names)
         return CliqueFacts(
             clique=clique,
             epoch=described.epoch,
             changed_ms=described.changed_ms,
             slots=SLOTS,
             handovers=described.handovers,
-            members=[_member(one, in_flight) for one in described.members],
-            streams=await self._streams(call.caller, clique, described, report.descriptions),
+            members=[_member(one, in_flight, visible) for one in described.members],
+            streams=await self._streams(call.caller, clique, visible, report.descriptions),
         )
 
     async def _streams(
-        self, caller: Caller, clique: str, described: CliqueDescription, rows: Sequence[QueueDescription]
+        self, caller: Caller, clique: str, visible: Collection[str], rows: Sequence[QueueDescription]
     ) -> list[CliqueStreamFacts]:
-        """Those that a worker handles, and those on which the queue has begun."""
-        names = {stream for member in described.members for stream in member.streams}
-        names |= {row.topic for row in rows}
-        visible = self._node.resources.visible(caller, ResourceType.TOPIC, names)
+        """Of those that a worker handles, or on which the queue has begun, the ones that the caller may see."""
         config = self._node.group_config(clique)
         found = []
         for name in sorted(visible):
@@ -131,17 +131,19 @@ class Cliques:
                     leased=_sum(row.leased for row in mine),
                     deferred=_sum(row.deferred for row in mine),
                     dead_letter_topic=letters,
-                    dead_letters=await self._count(letters),
+                    dead_letters=await self._count(caller, letters),
                 )
             )
         return found
 
-    async def _count(self, name: str) -> int | None:
-        """The records of a topic; None if there is no such topic, or a leader does not answer."""
+    async def _count(self, caller: Caller, name: str) -> int | None:
+        """The records of a topic; None if the caller sees no such topic, or a leader does not answer."""
+        if not self._node.resources.visible(caller, ResourceType.TOPIC, (name,)):
+            return None
         topic = self._node.metadata.state.topics.get(name)
         if topic is None:
             return None
-        client, partitions = InnerClient(self._node, BROKER), range(topic.partitions)
+        client, partitions = InnerClient(self._node, caller), range(topic.partitions)
         try:
             starts = await get_offsets(client, name, partitions, EARLIEST)
             ends = await get_offsets(client, name, partitions, LATEST)
@@ -166,7 +168,9 @@ def _in_flight(consumers: Iterable[MergedConsumer]) -> dict[str, Counter[str]]:
     return found
 
 
-def _member(one: MemberDescription, in_flight: dict[str, Counter[str]]) -> CliqueMemberFacts:
+def _member(
+    one: MemberDescription, in_flight: dict[str, Counter[str]], visible: Collection[str]
+) -> CliqueMemberFacts:
     held = in_flight.get(shortened(one.worker), Counter())
     return CliqueMemberFacts(
         worker=one.worker,
@@ -179,8 +183,8 @@ def _member(one: MemberDescription, in_flight: dict[str, Counter[str]]) -> Cliqu
         revoking=one.revoking,
         overdue=one.overdue,
         leaving=one.leaving,
-        streams=list(one.streams),
-        in_flight={topic: held[topic] for topic in sorted(held) if held[topic]},
+        streams=[stream for stream in one.streams if stream in visible],
+        in_flight={topic: held[topic] for topic in sorted(held) if held[topic] and topic in visible},
     )
 
 

@@ -8,7 +8,7 @@ end would return jobs to the queue, so only time does; the WebSocket `/v1/work` 
 import asyncio
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, NamedTuple
 from uuid import UUID, uuid4
 
@@ -27,7 +27,7 @@ from penstock.node.calls.messages.queues import (
 )
 from penstock.node.queues.failures import MAX_TEXT, MAX_TYPE
 from penstock.queue import AckKind
-from penstock.types import Caller, GroupId, Operation
+from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
@@ -38,6 +38,7 @@ from penstock.web.api.queues import check_may_read_all, unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
 from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName, find_topic
+from penstock.web.callers import while_allowed
 
 MAX_JOBS = 1_000
 MAX_BYTES = 1024 * 1024
@@ -152,7 +153,8 @@ class QueueJobs:
 
     async def receive_jobs(self, call: Call[QueueParams, Receive]) -> Answer[Received]:
         queue, wanted = call.params.queue, call.body
-        partitions = await self._partitions(call.caller, queue, wanted.topics)
+        names = wanted.topics or await self._topics(call.caller, queue)
+        partitions = self._partitions(call.caller, names)
         consumer = wanted.consumer or f"http-{uuid4().hex}"
         client = call.request.client
         asked = ReceiveRequest(
@@ -167,23 +169,36 @@ class QueueJobs:
             is_named=wanted.consumer is not None,
         )
         receiving = asyncio.ensure_future(self._node.queues.router.receive(asked, caller=call.caller))
-        received = await while_wanted(call.request, receiving)
+        received = await while_allowed(
+            self._node,
+            lambda: self._check_topics(call.caller, queue, wanted.topics, names),
+            asyncio.ensure_future(while_wanted(call.request, receiving)),
+        )
         jobs = await self._opened(call, asked, partitions, received)
         lease_ms = self._node.group_config(queue).record_lock_duration_ms
         answer = Received(queue=queue, consumer=consumer, lease_ms=lease_ms, jobs=jobs)
         size = sum(len(row.records) for row in received)
         return Answer(200, await offloaded(size, msgspec.json.encode, answer))
 
-    async def _partitions(
-        self, caller: Caller, queue: str, topics: Sequence[str] | None
-    ) -> dict[GroupId, str]:
+    async def _topics(self, caller: Caller, queue: str) -> Collection[str]:
+        """All topics of the queue."""
+        names = await self._node.queues.overview.topics(queue, caller=caller)
+        if not names:
+            raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
+        check_may_read_all(self._node, caller, queue, names)
+        return names
+
+    def _check_topics(
+        self, caller: Caller, queue: str, named: Collection[str] | None, topics: Collection[str]
+    ) -> None:
+        """Refuses a caller that may not read all of these topics any more."""
+        if named is None:
+            check_may_read_all(self._node, caller, queue, topics)
+        for name in named or ():
+            self._node.resources.check(caller, Operation.READ, ResourceType.TOPIC, name)
+
+    def _partitions(self, caller: Caller, names: Collection[str]) -> dict[GroupId, str]:
         """Partitions, and the names of their topics."""
-        names = topics
-        if names is None:
-            names = await self._node.queues.overview.topics(queue, caller=caller)
-            if not names:
-                raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
-            check_may_read_all(self._node, caller, queue, names)
         found: dict[GroupId, str] = {}
         for name in names:
             topic = find_topic(self._node, caller, name, Operation.READ, "topics")

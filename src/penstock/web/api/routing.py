@@ -26,17 +26,17 @@ from typing import (
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import KafkaError, PenstockError
+from penstock.errors import PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.node.memory import MemoryBudget, Reservation
 from penstock.security.quotas import QuotaKind
-from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
+from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
     BINARY,
     JSON,
@@ -47,6 +47,7 @@ from penstock.web.api.bodies import (
     reserve,
 )
 from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
+from penstock.web.callers import PASSWORD_USER, caller_of, check_login, while_allowed
 from penstock.web.http_quotas import check_quota, count_bytes
 
 P = TypeVar("P", covariant=True)
@@ -64,16 +65,6 @@ ROWS_IN_LOOP = 500
 
 SEGMENTS = "penstock.segments"
 """The segments of a request's path, in its scope."""
-
-CALLER = "penstock.caller"
-"""The caller, in a request's scope."""
-PASSWORD_USER = "penstock.password_user"
-"""The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
-TOKEN = "penstock.token"
-"""The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
-EXPIRES_MS = "penstock.expires_ms"
-"""When a caller's login ends, in a request's scope: its token expires, or `max_session_ms` is over. Missing if it never
-does."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -227,17 +218,6 @@ def _signature(handler: Handler) -> tuple[type[msgspec.Struct] | None, ...]:
     return tuple(None if struct is type(None) else struct for struct in structs)
 
 
-def caller_of(connection: HTTPConnection) -> Caller:
-    """The client that sent a request or opened a WebSocket; anonymous before `web.login` has found out who it is."""
-    known: Caller | None = connection.scope.get(CALLER)
-    if known is not None:
-        return known
-    host = connection.client.host if connection.client is not None else ""
-    # A client that has shown a certificate is the principal that its subject names (`web.port`).
-    principal = connection.scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
-    return Caller(principal, host, connection.headers.get("user-agent", ""))
-
-
 def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
     """One route for each path."""
     by_path: dict[str, dict[str, HttpOperation]] = {}
@@ -331,30 +311,16 @@ class Endpoint:
         self._node.audit.changed(call.caller, operation.handler.__name__, resource, name, error)
 
     async def _answer(self, operation: HttpOperation, call: Call[Any, Any]) -> Any:
-        """What the handler answers. Some wait for long: a caller that loses its permission meanwhile hears of it."""
-        access = self._node.access
-        if not access.is_required:
+        """What the handler answers. Some wait for long: a caller that loses its login or its permission meanwhile hears
+        of it. A change is not ended, because it may have been made: somebody may remove its own permission."""
+        if operation.is_audited or not self._node.access.is_required:
             return await operation.handler(call)
-        answering = asyncio.ensure_future(operation.handler(call))
-        lost: list[KafkaError] = []
 
         def check() -> None:
-            try:
-                self._check_permission(operation, call)
-            except KafkaError as refused:
-                lost.append(refused)
-                answering.cancel()
+            check_login(self._node, call.request.scope)
+            self._check_permission(operation, call)
 
-        unwatch = access.watch(check)
-        try:
-            return await answering
-        except asyncio.CancelledError:
-            if not lost:
-                raise
-            raise lost[0] from None
-        finally:
-            answering.cancel()
-            unwatch()
+        return await while_allowed(self._node, check, asyncio.ensure_future(operation.handler(call)))
 
     def _check_ready(self) -> None:
         if not self._node.ready:
