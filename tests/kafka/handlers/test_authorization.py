@@ -215,6 +215,12 @@ def _not_transactional(request: Any, existing: ExistingResources) -> None:
     request.transactional_id = None
 
 
+def _make_transactional_id(request: Any, existing: ExistingResources) -> None:
+    """There is something to list."""
+    for key, version, made in transactional_requests(existing)[:2]:
+        existing.client.call(key, version, made)
+
+
 def _cancel_move(request: Any, existing: ExistingResources) -> None:
     request.topics[0].partitions[0].replicas = None
 
@@ -234,6 +240,7 @@ ADAPTATIONS: dict[ApiKey, Callable[[Any, ExistingResources], None]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cancel_move,
     ApiKey.INIT_PRODUCER_ID: _not_transactional,
+    ApiKey.LIST_TRANSACTIONS: _make_transactional_id,
 }
 
 
@@ -283,7 +290,7 @@ def unnamed(key: ApiKey, version: int) -> set[ResourceType]:
         return {ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID}
     if key == ApiKey.DESCRIBE_TRANSACTIONS:  # there is no transaction, so it has no topics
         return {ResourceType.TOPIC}
-    plain = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR, ApiKey.LIST_TRANSACTIONS)
+    plain = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
     return {ResourceType.TRANSACTIONAL_ID} if key in plain else set()
 
 
@@ -340,7 +347,9 @@ def test_a_caller_without_permissions_learns_and_changes_nothing(
         assert secret in sent or secret not in received
     if not stated(key, version):
         assert asked_in_vain == set()
-    elif key == ApiKey.LIST_GROUPS or (key == ApiKey.DESCRIBE_LOG_DIRS and version < 3):
+    elif key in (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS) or (
+        key == ApiKey.DESCRIBE_LOG_DIRS and version < 3
+    ):
         assert asked_in_vain == stated(key, version)  # no field for an error: the listing is empty
     else:
         assert codes & AUTHORIZATION_ERRORS
