@@ -1,6 +1,7 @@
 """The outbox of a durable core: effects in order, and one report per write."""
 
 from penstock.effects import PERSIST_RECORDS_MAX, Outbox, Persist, Reply, Send
+from penstock.types import Producer
 
 
 def test_effects_are_taken_once_and_in_order() -> None:
@@ -50,3 +51,12 @@ def test_a_write_without_records_is_reported_in_its_place() -> None:
     outbox.persisted(0, barrier.id, True)
     outbox.persisted(0, write.id, True)
     assert told == ["write", "barrier"]
+
+
+def test_all_parts_of_a_large_write_belong_to_the_same_transaction() -> None:
+    outbox, producer = Outbox(), Producer(7, 1)
+    records = [(b"%d" % number, None) for number in range(PERSIST_RECORDS_MAX + 1)]
+    outbox.persist(records, lambda now_ms, ok: None, producer)
+    outbox.persist(records[:1], lambda now_ms, ok: None)
+    writes = [one for one in outbox.take() if isinstance(one, Persist)]
+    assert [one.producer for one in writes] == [producer, producer, None]

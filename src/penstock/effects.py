@@ -7,7 +7,8 @@ coordinators of groups, the state of queues. Requests and the time come in, effe
   the request waits.
 - `Persist(id, records)`: append these records to the partition, in the order of the effects, and call
   `persisted(now_ms, id, ok)` once for each, in that order. Without records there is nothing to append: it is reported
-  when everything before it is.
+  when everything before it is. With a producer the records belong to its open transaction: they are appended as a
+  transactional batch, and count from the marker that commits the transaction.
 - `Send(message)`: pass this message on, outside the log. The core decides when it was delivered: its host tells it by a
   method of the core's own.
 
@@ -17,6 +18,8 @@ coordinators of groups, the state of queues. Requests and the time come in, effe
 from collections.abc import Callable, Sequence
 
 import msgspec
+
+from penstock.types import Producer
 
 KeyValue = tuple[bytes, bytes | None]
 """A record of an internal topic; None deletes the key."""
@@ -40,6 +43,8 @@ class Persist(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     records: tuple[KeyValue, ...]
+    producer: Producer | None = None
+    """The records are part of this producer's transaction."""
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +72,9 @@ class Outbox:
     def send(self, message: object) -> None:
         self._effects.append(Send(message=message))
 
-    def persist(self, records: Sequence[KeyValue], then: WhenPersisted) -> None:
+    def persist(
+        self, records: Sequence[KeyValue], then: WhenPersisted, producer: Producer | None = None
+    ) -> None:
         """Requests a write, split into writes of bounded size; calls `then` once, with the outcome of all."""
         parts = [
             tuple(records[at : at + PERSIST_RECORDS_MAX])
@@ -83,7 +90,7 @@ class Outbox:
         for part in parts:
             self._last_id += 1
             self._in_flight[self._last_id] = then if len(parts) == 1 else one_persisted
-            self._effects.append(Persist(id=self._last_id, records=part))
+            self._effects.append(Persist(id=self._last_id, records=part, producer=producer))
 
     def persisted(self, now_ms: int, persist_id: int, ok: bool) -> None:
         """Takes reports in any order and calls the `then` of each write in the order of the writes: changes in memory

@@ -34,6 +34,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Producer(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
 class Isolation(IntEnum):
     """Which records a reader may see, with Kafka's numbers. `Partition.end_for` gives the offset that bounds each."""
 

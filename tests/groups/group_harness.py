@@ -116,13 +116,20 @@ class GroupHarness:
             writes = None if writes is None else writes - 1
             persist = self.in_flight.pop(0)
             if ok:
-                self.durable += persist.records
+                self.stores(persist)
             self._collect(self.coordinator.persisted(self.now_ms, persist.id, ok))
+
+    def sets_off(self, persist: Persist) -> None:
+        self.in_flight.append(persist)
+
+    def stores(self, persist: Persist) -> None:
+        assert persist.producer is None
+        self.durable += persist.records
 
     def _collect(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
-                self.in_flight.append(effect)
+                self.sets_off(effect)
                 continue
             assert isinstance(effect, Reply)
             assert isinstance(effect.token, int)

@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_group_members: Annotated[int, Meta(ge=1)] = 10_000
     """Members of one group; every rebalance sends each one's metadata to the leader."""
     max_group_offsets: Annotated[int, Meta(ge=1)] = 200_000
-    """Partitions that one group may have committed offsets for."""
+    """Partitions that one group may have committed offsets for. Offsets of open transactions count besides."""
     max_group_id_bytes: Annotated[int, Meta(ge=1, le=32_767)] = 4096
     """Group and member ids are part of every key in the offsets topic."""
     max_group_protocols: Annotated[int, Meta(ge=1)] = 100

@@ -4,14 +4,16 @@ It is a durable core (`penstock.effects`): requests and the time come in, effect
 write are held back until the write is committed. Questions that memory answers are answered directly.
 
 To start: `replay` every record of the partition from its beginning, wait until the metadata is at least as new as
-`topics_version`, then `loaded(now_ms)`, then serve.
+`topics_version`, then `loaded(now_ms)`, then serve. Records and markers of transactions are replayed by methods of
+their own.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from penstock.config import GroupSettings, Limits
 from penstock.effects import Effect
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, UnknownFormat
+from penstock.groups.commits import Commits
 from penstock.groups.group import Group
 from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
@@ -22,7 +24,7 @@ from penstock.groups.share_storage import decode_share_group_key
 from penstock.groups.share_values import EMPTY_CLUSTER, ClusterFacts, ShareGroupDescription, ShareHeartbeat
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState
 from penstock.groups.states import GroupState
-from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
+from penstock.groups.storage import NEVER_USED, OffsetKey, decode_group, decode_key, decode_offset
 from penstock.groups.topics import Topics
 from penstock.groups.values import (
     NO_VERSION,
@@ -63,7 +65,8 @@ class Coordinator:
         self._rebalancing = Rebalancing(self._shared)
         self._joining = Joining(self._shared, self._rebalancing)
         self._membership = Membership(self._shared, self._rebalancing)
-        self._offsets = Offsets(self._shared, self._rebalancing)
+        self._commits = Commits(self._shared, self._rebalancing)
+        self._offsets = Offsets(self._shared, self._commits)
         self._share_groups = ShareMembership(self._shared, cluster)
 
     # Members
@@ -94,27 +97,34 @@ class Coordinator:
     # Offsets
 
     def commit_offsets(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
+        """The reply is a CommitResult. With a producer, the offsets are pending until `transaction_ended`."""
         if request.group_id in self._share_groups:
             partitions = (TopicPartition(each.topic, each.partition) for each in request.offsets)
             errors = dict.fromkeys(partitions, ErrorCode.GROUP_ID_NOT_FOUND)
             self._shared.outbox.reply(token, CommitResult(errors=errors))
         else:
-            self._offsets.commit(now_ms, token, request)
+            self._commits.commit(now_ms, token, request)
+        return self._shared.outbox.take()
+
+    def transaction_ended(self, now_ms: int, producer_id: int, *, commit: bool) -> list[Effect]:
+        """The marker of this producer is committed in the log: its pending offsets count from now on, or vanish. A
+        repeated marker changes nothing."""
+        self._commits.transaction_ended(now_ms, producer_id, commit=commit)
         return self._shared.outbox.take()
 
     def fetch_offsets(
-        self,
-        group_id: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        require_stable: bool = False,
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """The offsets that the group committed: of these partitions, or (None) of all. A partition that is missing in
-        the result has no committed offset.
-
-        `require_stable` asks to wait for offsets of open transactions, which do not exist yet.
-        """
+        the result has no committed offset."""
         return self._offsets.fetch(group_id, partitions)
+
+    def unstable_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> set[TopicPartition]:
+        """Those of these partitions, or (None) of all, for which an open transaction has an offset. OffsetFetch with
+        `require_stable` answers UNSTABLE_OFFSET_COMMIT for them."""
+        return self._offsets.unstable(group_id, partitions)
 
     def delete_offsets(
         self, now_ms: int, token: object, group_id: str, partitions: Sequence[TopicPartition]
@@ -238,21 +248,39 @@ class Coordinator:
             self._share_groups.replay(share_group, value)
             return
         decoded = decode_key(key)
-        group = self._shared.find(decoded.group_id)
-        if group is None:
-            group = self._shared.groups[decoded.group_id] = Group(decoded.group_id, 0)
-        if isinstance(decoded, OffsetKey):
-            if value is None:
-                group.offsets.pop(decoded.topic_partition, None)
-            else:
-                offset = group.offsets[decoded.topic_partition] = decode_offset(value)
-                self.topics_version = max(self.topics_version, offset.topics_version)
-        elif value is None:
+        group = self._replayed_group(decoded.group_id)
+        if not isinstance(decoded, OffsetKey):
             # Offsets are deleted by records of their own.
-            successor = self._shared.groups[decoded.group_id] = Group(decoded.group_id, 0)
-            successor.offsets = group.offsets
+            group.restore(NEVER_USED if value is None else decode_group(value))
+            return
+        partition = decoded.topic_partition
+        if value is None:
+            group.offsets.pop(partition, None)
         else:
-            group.restore(decode_group(value))
+            group.offsets[partition] = self._replayed_offset(value)
+        self._shared.transactions.supersede(group, (partition,))
+
+    def _replayed_group(self, group_id: str) -> Group:
+        group = self._shared.find(group_id)
+        if group is None:
+            group = self._shared.groups[group_id] = Group(group_id, 0)
+        return group
+
+    def _replayed_offset(self, value: bytes) -> CommittedOffset:
+        offset = decode_offset(value)
+        self.topics_version = max(self.topics_version, offset.topics_version)
+        return offset
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """One record of a transaction, whose marker may come later. Only offsets are committed in transactions."""
+        decoded = decode_key(key)
+        if value is None or not isinstance(decoded, OffsetKey):
+            raise UnknownFormat("the offsets topic has a transactional record that is no committed offset")
+        offsets = {decoded.topic_partition: self._replayed_offset(value)}
+        self._shared.transactions.add(self._replayed_group(decoded.group_id), producer_id, offsets)
+
+    def replay_marker(self, producer_id: int, *, commit: bool) -> None:
+        self._shared.transactions.end(producer_id, commit=commit)
 
     def loaded(self, now_ms: int) -> list[Effect]:
         """All records were replayed: sessions begin, groups that were deleted altogether are dropped, and the offsets

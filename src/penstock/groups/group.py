@@ -112,6 +112,12 @@ class Group:
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.offsets_in_flight: dict[TopicPartition, int] = {}
         """How many commits of each partition are being written."""
+        self.pending_offsets: dict[TopicPartition, dict[int, CommittedOffset]] = {}
+        """Offsets of open transactions by producer id, in the order of the log. Only `OpenTransactions` changes it."""
+        self.pending_count = 0
+        """How many these are."""
+        self.pending_in_flight: dict[TopicPartition, int] = {}
+        """How many transactional commits of each partition are being written."""
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
         assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
@@ -124,7 +130,20 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """There are no members, no offsets, and no writes under way."""
-        return self.state is GroupState.EMPTY and not (self.offsets or self.offsets_in_flight or self.pending)
+        return self.state is GroupState.EMPTY and not (self.offsets or self.is_undecided or self.pending)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Some commit is being written, or is part of an open transaction."""
+        return bool(self.offsets_in_flight or self.pending_in_flight or self.pending_offsets)
+
+    def is_unstable(self, partition: TopicPartition) -> bool:
+        """A transaction has an offset of this partition: it is not known yet where the group goes on."""
+        return partition in self.pending_offsets or partition in self.pending_in_flight
+
+    def is_at_rest(self, partition: TopicPartition) -> bool:
+        """Nothing is under way that may change the offset of this partition."""
+        return partition not in self.offsets_in_flight and not self.is_unstable(partition)
 
     # Members
 

@@ -1,7 +1,8 @@
-"""Committed offsets: commit, fetch, delete, expire.
+"""Committed offsets: fetch, delete, expire. `commits.py` has the commits.
 
 An offset counts from the moment it is durable, in the order of the writes: concurrent commits of one partition take
-effect in the order of the log, and a deletion removes only offsets that were written before it.
+effect in the order of the log, and a deletion removes only offsets that were written before it. An offset that was
+committed within a transaction counts from the end of the transaction: `open_transactions.py`.
 
 Retention runs from the later of these times:
 
@@ -12,159 +13,33 @@ Retention runs from the later of these times:
 
 Offsets of a topic that was deleted do not count, whatever their age: `topics.py`.
 
-An offset whose client set an expiry of its own expires at that time, under the same conditions. A group that is empty
-and has no offsets left is deleted.
+An offset whose client set an expiry of its own expires at that time, under the same conditions. Nothing expires while a
+transaction has an offset of the same partition. A group that is empty and has no offsets left is deleted.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from penstock.effects import KeyValue, WhenPersisted
-from penstock.errors import ErrorCode, KafkaError
+from penstock.effects import KeyValue
+from penstock.errors import ErrorCode
+from penstock.groups.commits import Commits
 from penstock.groups.group import Group
-from penstock.groups.joining import known_member
-from penstock.groups.rebalancing import Rebalancing
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState, pending_timer
 from penstock.groups.states import GroupState
-from penstock.groups.storage import encode_group_key, encode_offset, encode_offset_key
+from penstock.groups.storage import encode_group_key, encode_offset_key
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.groups.topics import Verdict, judge
-from penstock.groups.values import (
-    NO_GENERATION,
-    NO_MEMBER,
-    CommitRequest,
-    CommitResult,
-    CommittedOffset,
-    DeleteGroupsResult,
-    DeleteOffsetsResult,
-    OffsetToCommit,
-)
+from penstock.groups.values import CommittedOffset, DeleteGroupsResult, DeleteOffsetsResult
 from penstock.types import TopicPartition
-
-LAST_TIMESTAMP_MS = 2**63 - 1
-"""The most that an offset's record can hold; a client may ask for a longer retention."""
 
 
 class Offsets:
     """Decides on offsets and on the end of groups."""
 
-    def __init__(self, shared: SharedState, rebalancing: Rebalancing) -> None:
+    def __init__(self, shared: SharedState, commits: Commits) -> None:
         self._shared = shared
-        self._rebalancing = rebalancing
-
-    # Commit
-
-    def commit(self, now_ms: int, token: object, request: CommitRequest) -> None:
-        try:
-            group = self._group_for(now_ms, request)
-            self._check_committer(now_ms, group, request)
-        except KafkaError as refusal:
-            errors = {TopicPartition(each.topic, each.partition): refusal.code for each in request.offsets}
-            self._shared.outbox.reply(token, CommitResult(errors=errors))
-            return
-        errors, accepted = self._sort(now_ms, group, request)
-        if accepted:
-            self._store(now_ms, token, group, errors, accepted)
-        else:
-            self._shared.outbox.reply(token, CommitResult(errors=errors))
-
-    def _group_for(self, now_ms: int, request: CommitRequest) -> Group:
-        if len(request.group_id.encode()) > self._shared.limits.max_group_id_bytes:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "group_id: longer than limits.max_group_id_bytes")
-        if request.generation > NO_GENERATION and self._shared.find(request.group_id) is None:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
-        return self._shared.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
-
-    def _check_committer(self, now_ms: int, group: Group, request: CommitRequest) -> None:
-        """Members commit in their generation; any client may commit while there are no members."""
-        if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
-            return
-        anonymous = request.member_id == NO_MEMBER and request.instance_id is None
-        if request.generation <= NO_GENERATION and anonymous:
-            message = f"{group.group_id} has members: only they may commit"
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-        member = known_member(group, request.member_id, request.instance_id)
-        if request.generation != group.generation:
-            message = f"{group.group_id} is in generation {group.generation}, not {request.generation}"
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            # Its partitions may already belong to another member in the new generation.
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group.group_id} is rebalancing")
-        self._rebalancing.touch(now_ms, group, member)
-
-    def _sort(
-        self, now_ms: int, group: Group, request: CommitRequest
-    ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
-        errors: dict[TopicPartition, ErrorCode] = {}
-        accepted: dict[TopicPartition, CommittedOffset] = {}
-        coming = sum(partition not in group.offsets for partition in group.offsets_in_flight)
-        remaining = self._shared.limits.max_group_offsets - len(group.offsets) - coming
-        expire_ms = min(now_ms + request.retention_ms, LAST_TIMESTAMP_MS) if request.retention_ms >= 0 else -1
-        for each in request.offsets:
-            partition = TopicPartition(each.topic, each.partition)
-            known = (
-                partition in group.offsets or partition in group.offsets_in_flight or partition in accepted
-            )
-            errors[partition] = self._check_offset(each, known or remaining > 0)
-            if errors[partition] is ErrorCode.NONE:
-                remaining -= not known
-                accepted[partition] = CommittedOffset(
-                    offset=each.offset,
-                    leader_epoch=each.leader_epoch,
-                    metadata=each.metadata,
-                    commit_timestamp_ms=now_ms,
-                    expire_timestamp_ms=expire_ms,
-                    topic_id=self._shared.topics.id_of(each.topic),
-                    topics_version=self._shared.topics.version,
-                )
-        return errors, accepted
-
-    def _check_offset(self, offset: OffsetToCommit, has_room: bool) -> ErrorCode:
-        if len(offset.metadata.encode()) > self._shared.limits.max_offset_metadata_bytes:
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if len(offset.topic.encode()) > self._shared.limits.max_group_id_bytes:
-            # Such a topic cannot exist, and its name would not fit into a key.
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic_id = self._shared.topics.id_of(offset.topic)
-        if topic_id is None or offset.topic_id not in (None, topic_id):
-            # The topic was deleted, or deleted and created again, since the request came (2).
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NONE if has_room else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-
-    def _store(
-        self,
-        now_ms: int,
-        token: object,
-        group: Group,
-        errors: dict[TopicPartition, ErrorCode],
-        accepted: dict[TopicPartition, CommittedOffset],
-    ) -> None:
-        self._shared.keep(now_ms, group)
-
-        def stored(now_ms: int, ok: bool) -> None:
-            if not ok:
-                errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                self._shared.drop_if_never_used(now_ms, group)
-            self._shared.outbox.reply(token, CommitResult(errors=errors))
-
-        self._write(group, accepted, stored)
-
-    def _write(
-        self, group: Group, offsets: dict[TopicPartition, CommittedOffset], then: WhenPersisted
-    ) -> None:
-        for partition in offsets:
-            group.offsets_in_flight[partition] = group.offsets_in_flight.get(partition, 0) + 1
-
-        def written(now_ms: int, ok: bool) -> None:
-            _landed(group, offsets)
-            if ok:
-                group.offsets.update(offsets)
-            then(now_ms, ok)
-
-        group_id = group.group_id
-        records = [(encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in offsets.items()]
-        self._shared.outbox.persist(records, written)
+        self._commits = commits
 
     # Fetch
 
@@ -183,6 +58,15 @@ class Offsets:
             if self._judge(group, partition) is not Verdict.GONE
         }
 
+    def unstable(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> set[TopicPartition]:
+        """Offsets that are being written count: their members were checked before those of a rebalance that follows,
+        and the partition's next owner must not begin before the end of their transaction (KIP-447)."""
+        group = self._shared.find(group_id)
+        if group is None:
+            return set()
+        known = group.pending_offsets.keys() | group.pending_in_flight.keys()
+        return known if partitions is None else known.intersection(partitions)
+
     def _judge(self, group: Group, partition: TopicPartition) -> Verdict:
         return judge(self._shared.topics, partition, group.offsets[partition])
 
@@ -197,14 +81,15 @@ class Offsets:
             self._shared.outbox.reply(token, DeleteOffsetsResult(error=ErrorCode.NON_EMPTY_GROUP))
             return
         errors = {partition: _deletable(group, partition) for partition in partitions}
-        doomed = [each for each in partitions if errors[each] is ErrorCode.NONE and each in group.offsets]
+        known = group.offsets.keys() | group.pending_offsets.keys()
+        doomed = [each for each in partitions if errors[each] is ErrorCode.NONE and each in known]
         if not doomed:
             self._shared.outbox.reply(token, DeleteOffsetsResult(errors=errors))
             return
 
         def deleted(_now_ms: int, ok: bool) -> None:
             if ok:
-                _take_out(group, doomed)
+                self._deleted(group, doomed)
             else:
                 errors.update(dict.fromkeys(doomed, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             self._shared.outbox.reply(token, DeleteOffsetsResult(errors=errors))
@@ -225,6 +110,7 @@ class Offsets:
         def deleted(now_ms: int, ok: bool) -> None:
             for group in doomed:
                 if ok:
+                    self._deleted(group, [*group.offsets, *group.pending_offsets])
                     group.move_to(GroupState.DEAD, now_ms)
                     self._shared.events.tell("group.deleted", group=group.group_id)
                 else:
@@ -256,6 +142,7 @@ class Offsets:
             return
         for partition, stored in group.offsets.items():
             current.offsets.setdefault(partition, stored)
+        self._shared.transactions.move(group, current)
 
     # Topics that are gone
 
@@ -264,23 +151,22 @@ class Offsets:
         removed as well: they are older than the deletion."""
         names = frozenset(topics)
         for group in list(self._shared.groups.values()):
-            partitions = group.offsets.keys() | group.offsets_in_flight.keys()
-            doomed = sorted(
-                each for each in partitions if each.topic in names and self._goes_with_topic(group, each)
-            )
+            doomed = [
+                each for each in _known(group) if each.topic in names and self._goes_with_topic(group, each)
+            ]
             _take_out(group, doomed)
             self._remove(group, doomed)
 
     def _goes_with_topic(self, group: Group, partition: TopicPartition) -> bool:
         if self._shared.topics.id_of(partition.topic) is None:
             return True
-        if partition in group.offsets_in_flight:
+        if not group.is_at_rest(partition):
             return False  # it may be the new topic's (3); if it is not, it never counts
         return self._judge(group, partition) is not Verdict.COUNTS
 
     def tidy(self) -> None:
         for group in list(self._shared.groups.values()):
-            at_rest = [each for each in group.offsets if each not in group.offsets_in_flight]
+            at_rest = [each for each in group.offsets if group.is_at_rest(each)]
             self._sign(group, [each for each in at_rest if self._judge(group, each) is Verdict.UNSIGNED])
             self._remove(group, [each for each in at_rest if self._judge(group, each) is Verdict.GONE])
 
@@ -294,7 +180,7 @@ class Offsets:
             if topic_id is not None
         }
         if signed:
-            self._write(group, signed, lambda now_ms, ok: None)
+            self._commits.write(group, signed, lambda now_ms, ok: None)
 
     # Expiry
 
@@ -329,11 +215,16 @@ class Offsets:
 
         def removed(now_ms: int, ok: bool) -> None:
             if ok:
-                _take_out(group, partitions)
+                self._deleted(group, partitions)
                 if group.is_idle and self._shared.find(group.group_id) is group:
                     self._end(now_ms, group)
 
         self._shared.outbox.persist(_tombstones(group, partitions), removed)
+
+    def _deleted(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
+        """Deletions of these offsets are in the log."""
+        _take_out(group, partitions)
+        self._shared.transactions.supersede(group, partitions)
 
     def _end(self, now_ms: int, group: Group) -> None:
         """An empty group without offsets is removed. If the write is lost, the next coordinator finds the group and
@@ -354,10 +245,9 @@ def _may_expire(group: Group) -> Iterator[TopicPartition]:
     else:
         kept = None
     if kept is not None:
-        # A commit that is being written renews the offset, so its partition is skipped until then.
-        yield from (
-            each for each in group.offsets if each.topic not in kept and each not in group.offsets_in_flight
-        )
+        # A commit that is being written renews the offset, so its partition is skipped until then. So does one of an
+        # open transaction, and a deletion would also remove that (2 of open_transactions.py).
+        yield from (each for each in group.offsets if each.topic not in kept and group.is_at_rest(each))
 
 
 def _deletable(group: Group, partition: TopicPartition) -> ErrorCode:
@@ -367,13 +257,6 @@ def _deletable(group: Group, partition: TopicPartition) -> ErrorCode:
     if topics is None or partition.topic in topics:
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     return ErrorCode.NONE
-
-
-def _landed(group: Group, partitions: Iterable[TopicPartition]) -> None:
-    for partition in partitions:
-        group.offsets_in_flight[partition] -= 1
-        if not group.offsets_in_flight[partition]:
-            del group.offsets_in_flight[partition]
 
 
 def _take_out(group: Group, partitions: Iterable[TopicPartition]) -> None:
@@ -386,5 +269,10 @@ def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> tuple[Key
 
 
 def _all_tombstones(group: Group) -> tuple[KeyValue, ...]:
-    partitions = sorted(group.offsets.keys() | group.offsets_in_flight.keys())
-    return (*_tombstones(group, partitions), (encode_group_key(group.group_id), None))
+    return (*_tombstones(group, _known(group)), (encode_group_key(group.group_id), None))
+
+
+def _known(group: Group) -> list[TopicPartition]:
+    """The partitions of all offsets that the group has, or will have when its writes and transactions end."""
+    committed = group.offsets.keys() | group.offsets_in_flight.keys()
+    return sorted(committed | group.pending_offsets.keys() | group.pending_in_flight.keys())

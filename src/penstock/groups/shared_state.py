@@ -4,6 +4,7 @@ from penstock.config import GroupSettings, Limits
 from penstock.effects import Outbox
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups.group import Group
+from penstock.groups.open_transactions import OpenTransactions
 from penstock.groups.states import GroupState
 from penstock.groups.topics import Topics
 from penstock.timers import Timers
@@ -25,6 +26,7 @@ class SharedState:
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self.outbox = Outbox()
+        self.transactions = OpenTransactions()
 
     def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)

@@ -32,6 +32,9 @@ its member id, and when the last member goes):
 
 A share group: `share_storage.py`.
 
+Offsets that were committed within a transaction are the same records, in transactional batches of the producer; the
+transaction's marker tells whether they count (`open_transactions.py`).
+
 A null value deletes the key. The topic is compacted, so a reader applies records in order and the
 last one of each key wins. Other bytes were written by a later version: UnknownFormat, never a silent skip.
 """
@@ -97,6 +100,12 @@ class StoredGroup(msgspec.Struct, frozen=True, kw_only=True):
     leader: str | None
     state_timestamp_ms: int
     members: tuple[StoredMember, ...]
+
+
+NEVER_USED = StoredGroup(
+    protocol_type="", generation=0, protocol_name=None, leader=None, state_timestamp_ms=0, members=()
+)
+"""A group that has no stored generation."""
 
 
 def encode_offset_key(group_id: str, partition: TopicPartition) -> bytes:

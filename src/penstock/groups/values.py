@@ -8,7 +8,7 @@ import msgspec
 from penstock.errors import ErrorCode
 from penstock.groups.share_values import ShareHeartbeatResult
 from penstock.groups.states import GroupState
-from penstock.types import TopicPartition
+from penstock.types import Producer, TopicPartition
 
 NO_GENERATION = -1
 NO_VERSION = -1
@@ -146,6 +146,8 @@ class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = -1
+    producer: Producer | None = None
+    """The offsets are part of this producer's open transaction, and count when it is committed."""
 
 
 class CommitResult(msgspec.Struct, frozen=True, kw_only=True):

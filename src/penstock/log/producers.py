@@ -30,7 +30,7 @@ from penstock.batch import BatchHeader, Buffer, EndMarker, read_marker
 from penstock.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log.transactions import Transactions
-from penstock.types import NO_TIMESTAMP
+from penstock.types import NO_TIMESTAMP, Producer
 
 REMEMBERED_BATCHES = 5
 MAX_PRODUCERS = 10_000
@@ -121,7 +121,7 @@ class ProducerStates:
                 if first != (last_known + 1) & SEQUENCE_MASK:
                     return _find_repeated(entry, header, last_known)
             elif epoch < entry.epoch:
-                raise _fenced(header, entry)
+                raise _fenced(header.producer_id, epoch, entry)
             elif first != 0:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -142,13 +142,24 @@ class ProducerStates:
         if entry is None:
             return
         if header.producer_epoch < entry.epoch:
-            raise _fenced(header, entry)
+            raise _fenced(header.producer_id, header.producer_epoch, entry)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"producer {header.producer_id}: a marker of coordinator epoch {marker.coordinator_epoch} after one "
                 f"of {entry.coordinator_epoch}",
             )
+
+    def next_sequence(self, producer: Producer) -> int:
+        """The sequence with which the leader's own coordinator continues for this producer: the commits of offsets in a
+        transaction come without one. KafkaError as for a batch."""
+        entry = self._entries.get(producer.producer_id)
+        self.transactions.check_room(producer.producer_id)
+        if entry is None or producer.epoch > entry.epoch:
+            return 0
+        if producer.epoch < entry.epoch:
+            raise _fenced(producer.producer_id, producer.epoch, entry)
+        return (entry.batches[-1].last_sequence + 1) & SEQUENCE_MASK if entry.batches else 0
 
     # --- from the batches
 
@@ -295,11 +306,9 @@ def _find_repeated(entry: ProducerEntry, header: BatchHeader, last_known: int) -
     )
 
 
-def _fenced(header: BatchHeader, entry: ProducerEntry) -> KafkaError:
-    return KafkaError(
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} has epoch {header.producer_epoch}, and the current epoch is {entry.epoch}",
-    )
+def _fenced(producer_id: int, epoch: int, entry: ProducerEntry) -> KafkaError:
+    message = f"producer {producer_id} has epoch {epoch}, and the current epoch is {entry.epoch}"
+    return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
 
 
 def _merged(known: ProducerEntry | None, rebuilt: ProducerEntry | None, offset: int) -> ProducerEntry | None:

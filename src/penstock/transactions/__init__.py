@@ -12,7 +12,6 @@ from penstock.transactions.values import (
     EndRequest,
     ErrorResult,
     InitRequest,
-    Producer,
     ProducerIdNeeded,
     ProducerResult,
     Result,
@@ -22,6 +21,7 @@ from penstock.transactions.values import (
     VerifyResult,
 )
 from penstock.transactions.wire_errors import TransactionApi, is_fencing, wire_error
+from penstock.types import Producer
 
 __all__ = [
     "NO_PRODUCER",

@@ -37,12 +37,11 @@ from penstock.transactions.values import (
     AddRequest,
     EndRequest,
     InitRequest,
-    Producer,
     TransactionDescription,
     TransactionListing,
     VerifyResult,
 )
-from penstock.types import TopicPartition
+from penstock.types import Producer, TopicPartition
 
 
 class TransactionCoordinator:

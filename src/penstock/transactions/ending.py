@@ -23,11 +23,11 @@ from penstock.transactions.values import (
     Dialect,
     EndRequest,
     ErrorResult,
-    Producer,
     ProducerIdNeeded,
     ProducerResult,
     Result,
 )
+from penstock.types import Producer
 
 
 class Sender(Enum):

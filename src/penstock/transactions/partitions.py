@@ -6,8 +6,8 @@ from penstock.errors import ErrorCode
 from penstock.transactions.states import DECIDED, ONGOING
 from penstock.transactions.store import TransactionalId, TransactionStore
 from penstock.transactions.transaction import Transaction
-from penstock.transactions.values import AddRequest, ErrorResult, Producer
-from penstock.types import TopicPartition
+from penstock.transactions.values import AddRequest, ErrorResult
+from penstock.types import Producer, TopicPartition
 
 
 class Partitions:

@@ -15,11 +15,11 @@ from penstock.transactions.values import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     InitRequest,
-    Producer,
     ProducerIdNeeded,
     ProducerResult,
     Result,
 )
+from penstock.types import Producer
 
 
 class Producers:

@@ -32,8 +32,8 @@ from penstock.transactions.states import (
     TRANSITIONS,
     TransactionState,
 )
-from penstock.transactions.values import NO_EPOCH, NO_PRODUCER_ID, Dialect, Producer
-from penstock.types import TopicPartition
+from penstock.transactions.values import NO_EPOCH, NO_PRODUCER_ID, Dialect
+from penstock.types import Producer, TopicPartition
 
 MAX_EPOCH = 32_767
 LAST_CLIENT_EPOCH = MAX_EPOCH - 1

@@ -2,23 +2,15 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
 
 import msgspec
 
 from penstock.errors import ErrorCode
 from penstock.transactions.states import TransactionState
-from penstock.types import TopicPartition
+from penstock.types import Producer, TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-
-
-class Producer(NamedTuple):
-    """A producer id and its epoch."""
-
-    producer_id: int
-    epoch: int
 
 
 NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)

@@ -1,8 +1,12 @@
-"""Whichever node leads next, readers of committed records end at the same offset and leave out the same records."""
+"""Whichever node leads next, readers of committed records end at the same offset and leave out the same records, and
+offsets in open transactions are pending as before."""
 
 from penstock.batch import EndMarker, Record, build_batch, check_batch
-from penstock.node import Partition
-from penstock.types import Isolation
+from penstock.cluster import OFFSETS_TOPIC
+from penstock.errors import ErrorCode
+from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.node import Node, Partition
+from penstock.types import Isolation, Producer, TopicPartition
 from tests.kafka.trio import Trio
 
 TransactionFacts = tuple[int, dict[int, int], list[tuple[int, ...]]]
@@ -54,3 +58,45 @@ def test_the_next_leader_has_the_same_transactions(trio: Trio, topic: str) -> No
         return partition.end_for(Isolation.READ_COMMITTED)
 
     assert trio.run(end()) == 6
+
+
+async def commit(node: Node, group_id: str, producer: Producer, where: TopicPartition) -> ErrorCode:
+    one = OffsetToCommit(topic=where.topic, partition=where.partition, offset=producer.producer_id)
+    request = CommitRequest(group_id=group_id, offsets=(one,), producer=producer)
+    return (await node.groups.commit(request)).errors[where]
+
+
+async def end(node: Node, index: int, producer: Producer, *, commits: bool) -> None:
+    producer_id, epoch = producer
+    marker = EndMarker(commits, 3)
+    appended = node.groups.write_marker(index, marker, producer_id=producer_id, producer_epoch=epoch)
+    committed = node.leader(OFFSETS_TOPIC, index).committed_at(appended)
+    if committed is not None:
+        await committed
+
+
+def serves(node: Node, index: int) -> bool:
+    coordinator = node.groups.cores.loaded().get(index)
+    return coordinator is not None and coordinator.serves
+
+
+def test_the_next_coordinator_has_the_same_pending_offsets(trio: Trio, topic: str) -> None:
+    group_id, where = f"readers-of-{topic}", TopicPartition(topic, 0)
+    seven, eight = Producer(7, 0), Producer(8, 0)
+    trio.run(trio.node(1).groups.cores.ensure_topic())
+    index = trio.call(lambda: trio.node(1).groups.cores.index_of(group_id))
+    first = trio.leader(OFFSETS_TOPIC, index)
+    trio.eventually(lambda: serves(trio.node(first), index))
+    for producer in (seven, eight):
+        assert trio.run(commit(trio.node(first), group_id, producer, where)) is ErrorCode.NONE
+    trio.run(end(trio.node(first), index, seven, commits=True))
+
+    second = trio.followers(OFFSETS_TOPIC, index)[0]
+    trio.hand_over(OFFSETS_TOPIC, second, index)
+    node = trio.node(second)
+    trio.eventually(lambda: serves(node, index))
+    assert trio.call(lambda: node.groups.committed(group_id)[where].offset) == 7
+    assert trio.call(lambda: set(node.groups.unstable(group_id))) == {where}
+    trio.run(end(node, index, eight, commits=True))
+    assert trio.call(lambda: node.groups.committed(group_id)[where].offset) == 8
+    assert trio.call(lambda: set(node.groups.unstable(group_id))) == set()

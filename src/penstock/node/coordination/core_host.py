@@ -10,16 +10,23 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast, runtime_checkable
 
+from penstock.batch import EndMarker
 from penstock.effects import Effect, KeyValue, Persist, Reply, Send
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.log import Appended
 from penstock.node.clock import Clock, SteadyClock
-from penstock.node.coordination.internal_topic import append_records, records_between
+from penstock.node.coordination.internal_topic import (
+    NO_PRODUCER_ID,
+    StoredEntry,
+    append_records,
+    entries_between,
+)
 from penstock.node.deadline_timer import DeadlineTimer
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.partition import Partition
-from penstock.types import Term
+from penstock.types import Producer, Term
 
 log = logging.getLogger("penstock.coordination")
 
@@ -70,6 +77,23 @@ class DurableCore(Protocol):
         ...
 
 
+@runtime_checkable
+class TransactionalCore(Protocol):
+    """What a core has besides, if it persists records within transactions of producers."""
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """One stored record of a transaction, in order with the others."""
+        ...
+
+    def replay_marker(self, producer_id: int, *, commit: bool) -> None:
+        """A stored marker: the transaction of this producer ended."""
+        ...
+
+    def transaction_ended(self, now_ms: int, producer_id: int, *, commit: bool) -> Iterable[Effect]:
+        """A marker is committed, and so are all writes before it. It may be a repetition."""
+        ...
+
+
 C = TypeVar("C", bound=DurableCore)
 
 Request = Callable[[int, object], Iterable[Effect]]
@@ -90,6 +114,7 @@ class CoreHost(Generic[C]):
     ) -> None:
         """`send` passes on the messages of a core that has any. It must not wait; it reports with `tell`."""
         self.core = core
+        self._transactional = core if isinstance(core, TransactionalCore) else None
         self._send = send
         self.partition = partition
         self.term: Term = partition.term
@@ -108,7 +133,7 @@ class CoreHost(Generic[C]):
         self._stopped = False
         self._asked: dict[asyncio.Future[object], None] = {}
         """Requests that wait for their reply."""
-        self._writes: deque[_Write] = deque()
+        self._writes: deque[_Write | _MarkerWrite] = deque()
         """All that are not reported, oldest first."""
         self._unwritten: list[_Write] = []
         """The writes among them that are appended at the end of this turn of the loop."""
@@ -162,12 +187,23 @@ class CoreHost(Generic[C]):
             self._begin()
 
     def _replay(self) -> Iterator[None]:
-        """One record a step. Nothing else is appended meanwhile: only the core writes to this partition. The end of
-        the log is the leader's: after a broken core, writes that it appended in this term may not be committed yet."""
+        """One record a step. Nothing else is appended meanwhile: only the core and `write_marker` write to this
+        partition. The end of the log is the leader's: after a broken core, writes that it appended in this term may not
+        be committed yet."""
         partition = self.partition
-        for record in records_between(partition, partition.start_offset, partition.log.end_offset):
-            self.core.replay(record.key or b"", record.value)
+        for entry in entries_between(partition, partition.start_offset, partition.log.end_offset):
+            self._replay_one(entry)
             yield
+
+    def _replay_one(self, entry: StoredEntry) -> None:
+        content, core = entry.content, self._transactional
+        if isinstance(content, EndMarker):
+            if core is not None:
+                core.replay_marker(entry.producer_id, commit=content.commit)
+        elif core is not None and entry.producer_id != NO_PRODUCER_ID:
+            core.replay_pending(entry.producer_id, content.key or b"", content.value)
+        else:
+            self.core.replay(content.key or b"", content.value)
 
     @property
     def _knows_enough(self) -> bool:
@@ -233,7 +269,7 @@ class CoreHost(Generic[C]):
     def _persist(self, effect: Persist) -> None:
         """Appends at the end of this turn. The caller may be within a decision of the partition's own Raft group,
         where nothing can be appended."""
-        write = _Write(effect.id, effect.records)
+        write = _Write(effect.id, effect.records, effect.producer)
         self._writes.append(write)
         if not self._unwritten:
             self._loop.call_soon(self._write)
@@ -257,33 +293,68 @@ class CoreHost(Generic[C]):
         partition = self.partition
         records = (record for write in writes for record in write.records)
         try:
-            appended = append_records(partition, records, self._clock.wall_ms())
+            appended = append_records(partition, records, self._clock.wall_ms(), writes[0].producer)
         except PenstockError as refused:
-            # A change of leader is nothing that an operator should look at: clients repeat their request at the next.
-            moved = isinstance(refused, KafkaError) and refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            log.log(logging.INFO if moved else logging.ERROR, CANNOT_STORE, partition.name, refused)
+            log.log(_level(refused, writes[0].producer), CANNOT_STORE, partition.name, refused)
             self._report(writes, False)
             return
-        committed = partition.committed_at(appended)
+        self._report_committed(writes, appended)
+
+    def write_marker(self, marker: EndMarker, *, producer_id: int, producer_epoch: int) -> Appended:
+        """Ends the producer's transaction on this partition, like `Partition.append_marker`. The marker is behind all
+        writes that the core has asked for; once it is committed, the core is told so, before anybody who waits for it
+        with `committed_at`. KafkaError if the marker is refused, or if the core cannot be told: it is loading, or
+        another node may have taken over."""
+        assert self._transactional is not None, "a core without transactions has no use for markers"
+        if not self.serves:
+            message = f"the coordinator on {self.partition.name} does not serve now"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        while self._unwritten:  # the report of a write may cause another one
+            self._write()
+        appended = self.partition.append_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch
+        )
+        write = _MarkerWrite(producer_id, marker.commit)
+        self._writes.append(write)
+        self._report_committed([write], appended)
+        return appended
+
+    def _report_committed(self, writes: "Sequence[_Write | _MarkerWrite]", appended: Appended) -> None:
+        committed = self.partition.committed_at(appended)
         if committed is None:
             self._report(writes, True)
         else:
             committed.add_done_callback(lambda done: self._report(writes, done.exception() is None))
 
-    def _report(self, writes: "Iterable[_Write]", ok: bool) -> None:
+    def _report(self, writes: "Iterable[_Write | _MarkerWrite]", ok: bool) -> None:
         """Reports in the order of the writes, whenever their outcomes become known."""
         self.is_broken |= self.core.applies_early and not ok
         for write in writes:
             write.ok = ok
         while self._writes and self._writes[0].ok is not None:
-            first = self._writes.popleft()
-            self.carry_out(self.core.persisted(self.now_ms, first.id, bool(first.ok)))
+            self.carry_out(self._outcome(self._writes.popleft()))
+
+    def _outcome(self, write: "_Write | _MarkerWrite") -> Iterable[Effect]:
+        if isinstance(write, _Write):
+            return self.core.persisted(self.now_ms, write.id, bool(write.ok))
+        if not write.ok or self._transactional is None:
+            return ()
+        return self._transactional.transaction_ended(self.now_ms, write.producer_id, commit=write.commit)
 
     def _tick(self) -> None:
         self.carry_out(self.core.tick(self.now_ms))
 
 
 Sender = Callable[[CoreHost[C], object], None]
+
+
+def _level(refused: PenstockError, producer: Producer | None) -> int:
+    """A change of leader is nothing that an operator should look at: clients repeat their request at the next. Nor is a
+    refused producer: another one has taken its place."""
+    is_clients = isinstance(refused, KafkaError) and (
+        refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER or producer is not None
+    )
+    return logging.INFO if is_clients else logging.ERROR
 
 
 def _reply(waiting: asyncio.Future[object], result: object) -> None:
@@ -298,21 +369,34 @@ def _reply(waiting: asyncio.Future[object], result: object) -> None:
 class _Write:
     """A write that is not reported; `ok` once its outcome is known."""
 
-    __slots__ = ("id", "ok", "records")
+    __slots__ = ("id", "ok", "producer", "records")
 
-    def __init__(self, persist_id: int, records: Sequence[KeyValue]) -> None:
+    def __init__(self, persist_id: int, records: Sequence[KeyValue], producer: Producer | None) -> None:
         self.id = persist_id
         self.records = records
+        self.producer = producer
+        self.ok: bool | None = None
+
+
+class _MarkerWrite:
+    """A marker that is not reported."""
+
+    __slots__ = ("commit", "ok", "producer_id")
+
+    def __init__(self, producer_id: int, commit: bool) -> None:
+        self.producer_id = producer_id
+        self.commit = commit
         self.ok: bool | None = None
 
 
 def _batches(writes: Iterable[_Write]) -> Iterator[list[_Write]]:
-    """Groups writes into batches of about BATCH_BYTES; a larger write is a batch of its own."""
+    """Groups writes into batches of about BATCH_BYTES; a larger write is a batch of its own. The records of a batch
+    belong to one producer's transaction, or to none."""
     batch: list[_Write] = []
     remaining = BATCH_BYTES
     for write in writes:
         size = sum(len(key) + len(value or b"") for key, value in write.records)
-        if batch and size > remaining:
+        if batch and (size > remaining or write.producer != batch[0].producer):
             yield batch
             batch, remaining = [], BATCH_BYTES
         batch.append(write)

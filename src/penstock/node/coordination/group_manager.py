@@ -11,6 +11,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from penstock.batch import EndMarker
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode, KafkaError
@@ -30,6 +31,7 @@ from penstock.groups import (
     SyncRequest,
     SyncResult,
 )
+from penstock.log import Appended
 from penstock.node.clock import Clock
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.coordination.share_groups import AppliedMetadata
@@ -112,16 +114,39 @@ class GroupManager(Part):
     # --- offsets
 
     async def commit(self, request: CommitRequest) -> CommitResult:
+        """With a producer, the offsets are part of its transaction: the caller has asked the transaction's coordinator
+        whether the group is too."""
         # Before any wait: the names stand for the topics that exist now.
         request = self._with_topic_ids(request)
         try:
             host = await self.cores.home(request.group_id)
+            if request.producer is not None:
+                # The log would refuse the batch as well, but its refusal has no code that a client could be told.
+                host.partition.log.producers.next_sequence(request.producer)
             return await host.ask(
                 CommitResult, lambda now, token: host.core.commit_offsets(now, token, request)
             )
         except KafkaError as refusal:
             partitions = (TopicPartition(offset.topic, offset.partition) for offset in request.offsets)
             return CommitResult(errors=dict.fromkeys(partitions, refusal.code))
+
+    def write_marker(
+        self, index: int, marker: EndMarker, *, producer_id: int, producer_epoch: int
+    ) -> Appended:
+        """Ends a transaction on a partition of the offsets topic, like `Partition.append_marker`: the coordinator there
+        must hear of it. KafkaError if the marker is refused; NOT_LEADER_OR_FOLLOWER means: ask the leader, or again."""
+        try:
+            host = self.cores.get(index)
+        except KafkaError as refusal:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
+        return host.write_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch)
+
+    def unstable(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Collection[TopicPartition]:
+        """The partitions for which an open transaction has an offset of the group; KafkaError like `committed`."""
+        host = self.cores.find(group_id)
+        return host.core.unstable_offsets(group_id, partitions) if host is not None else ()
 
     def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
