@@ -21,6 +21,7 @@ from penstock.config import (
     GroupSettings,
     Limits,
     ShareGroupSettings,
+    TransactionSettings,
 )
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -85,6 +86,14 @@ def share_group_rows() -> Iterator[str]:
         yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {docs[field.name]} |"
 
 
+def transaction_rows() -> Iterator[str]:
+    yield "| setting | default | what it does |"
+    yield "|---|---:|---|"
+    defaults, docs = TransactionSettings(), field_docs(TransactionSettings)
+    for field in msgspec.structs.fields(TransactionSettings):
+        yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {docs[field.name]} |"
+
+
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The text below each field of a struct, on one line. A field without one has no entry."""
     body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
@@ -112,6 +121,7 @@ TABLES = {
     "refused": refused_rows,
     "queues": queue_rows,
     "share_groups": share_group_rows,
+    "transactions": transaction_rows,
 }
 
 

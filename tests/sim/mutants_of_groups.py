@@ -9,7 +9,7 @@ GROUP_MUTANTS = (
     Mutant(
         "commits answered at once",
         "a coordinator tells of what it has only appended",
-        (Change(core_host.CoreHost, "_append", "if committed is None:", "if True:"),),
+        (Change(core_host.CoreHost, "_report_committed", "if committed is None:", "if True:"),),
         level=NODE,
         seeds=80,
     ),

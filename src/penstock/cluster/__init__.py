@@ -55,6 +55,7 @@ from penstock.cluster.topics import (
     METADATA_TOPIC,
     OFFSETS_TOPIC,
     STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
     Topic,
 )
 
@@ -64,6 +65,7 @@ __all__ = [
     "METADATA_TOPIC",
     "OFFSETS_TOPIC",
     "STATE_TOPIC",
+    "TRANSACTIONS_TOPIC",
     "AclsChanged",
     "AlterOperation",
     "Assignment",

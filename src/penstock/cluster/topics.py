@@ -13,6 +13,7 @@ METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
 STATE_TOPIC = "__share_group_state"
 CLIQUES_TOPIC = "__clique_state"
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
     # Kafka's own choices: compacted, so that the last record of each key stays, and in segments small enough to be
@@ -20,6 +21,11 @@ INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
     OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
         "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+    TRANSACTIONS_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
         "segment.bytes": "104857600",
     },
     STATE_TOPIC: {
@@ -36,9 +42,7 @@ INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
         "min.cleanable.dirty.ratio": "0.3",
     },
 }
-INTERNAL_TOPICS = frozenset(
-    {METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, CLIQUES_TOPIC, "__transaction_state"}
-)
+INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, CLIQUES_TOPIC, TRANSACTIONS_TOPIC})
 """Names that only the broker itself may create, change or delete."""
 
 NAME_LENGTH_MAX = 249

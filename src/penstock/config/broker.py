@@ -84,6 +84,26 @@ _FACTS = (
     _fact("penstock.http.url", text(), "The address of the node's HTTP port; empty if it has none."),
     _fact("process.roles", words(), "Every Penstock node is broker and controller in one."),
     _fact("socket.request.max.bytes", integer(1024), "The largest request that a client may send."),
+    _fact(
+        "transaction.max.timeout.ms",
+        integer(1),
+        "The longest timeout of transactions that a producer may ask for.",
+    ),
+    _fact(
+        "transaction.state.log.num.partitions",
+        integer(1),
+        "The partitions of the topic that holds the state of transactions.",
+    ),
+    _fact(
+        "transaction.state.log.replication.factor",
+        short(1),
+        "The replicas of the topic that holds the state of transactions.",
+    ),
+    _fact(
+        "transactional.id.expiration.ms",
+        integer(1),
+        "How long a transactional id without a transaction is remembered.",
+    ),
 )
 
 
@@ -252,6 +272,10 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "penstock.http.url": _http_url(config),
         "process.roles": "broker,controller",
         "socket.request.max.bytes": limits.max_request_bytes,
+        "transaction.max.timeout.ms": config.transactions.max_timeout_ms,
+        "transaction.state.log.num.partitions": config.transactions.topic_partitions,
+        "transaction.state.log.replication.factor": config.usual_replication_factor,
+        "transactional.id.expiration.ms": config.transactions.id_expiration_ms,
     }
     for field in msgspec.structs.fields(ShareGroupSettings):
         facts[broker_name(field.name)] = getattr(config.share_groups, field.name)

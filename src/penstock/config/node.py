@@ -28,6 +28,7 @@ from penstock.config.listeners import (
 from penstock.config.oidc import OidcSettings
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.share_groups import ShareGroupSettings
+from penstock.config.transactions import TransactionSettings
 from penstock.errors import ConfigError, KafkaError
 
 LogLevel = Literal["debug", "info", "warning", "error", "none"]
@@ -139,6 +140,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds between two audit events of the same caller that writes or reads the same topic. 0: none."""
     groups: GroupSettings = GroupSettings()
     share_groups: ShareGroupSettings = ShareGroupSettings()
+    transactions: TransactionSettings = TransactionSettings()
     oidc: OidcSettings = OidcSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
@@ -203,6 +205,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_fields(self)
         self.groups.validate()
         self.share_groups.validate()
+        self.transactions.validate()
         self.replication.validate()
         self.oidc.validate()
         self.limits.validate()

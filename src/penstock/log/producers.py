@@ -150,6 +150,13 @@ class ProducerStates:
                 f"of {entry.coordinator_epoch}",
             )
 
+    def has_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer is open, which it began with this epoch."""
+        if producer_id not in self.transactions.open:
+            return False
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.epoch == epoch
+
     def next_sequence(self, producer: Producer) -> int:
         """The sequence with which the leader's own coordinator continues for this producer: the commits of offsets in a
         transaction come without one. KafkaError as for a batch."""

@@ -53,6 +53,8 @@ from penstock.node.status.elections import Elections
 from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
+from penstock.node.transactions.led_partitions import LedPartitions
+from penstock.node.transactions.manager import TransactionManager
 from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:  # a node without a cluster should not wait for imports that it does not use
@@ -141,6 +143,10 @@ class Node:
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
         self.groups = self._make_groups()
+        self.transactions = self._make_transactions()
+        self.led_transactions = LedPartitions(
+            state=state, partitions=self.partitions, groups=self.groups, calls=self.calls
+        )
         self.queues = self._make_queues()
         self.cliques = self._make_cliques()
         self.subscriptions = self._make_subscriptions()
@@ -173,6 +179,8 @@ class Node:
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer
         yield self.groups
+        yield self.transactions
+        yield self.led_transactions
         yield self.replicas
         yield self.queues
         yield self.cliques
@@ -244,6 +252,17 @@ class Node:
             settings=self.config.groups,
             limits=self.config.limits,
             events=self.events,
+        )
+
+    def _make_transactions(self) -> TransactionManager:
+        return TransactionManager(
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            clock=self.clock,
+            settings=self.config.transactions,
+            limits=self.config.limits,
+            calls=self.calls,
         )
 
     def _make_recovery(self) -> PartitionRecovery:

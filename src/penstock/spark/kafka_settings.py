@@ -87,5 +87,5 @@ def check(settings: Mapping[str, str]) -> None:
         raise ConfigError(
             "kafka.isolation.level",
             isolation,
-            "read_uncommitted: this Penstock has no transactions yet. Leave it out",
+            "read_uncommitted: this source does not leave out aborted transactions yet. Leave it out",
         )

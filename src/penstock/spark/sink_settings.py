@@ -60,7 +60,7 @@ WITHOUT_EFFECT: Final = frozenset(
 """Settings of machinery that is not here, and `acks`, `retries` and `enable.idempotence`: every write waits for all
 replicas, is repeated until delivery.timeout.ms, and is never doubled by that, whatever these say."""
 
-_NO_TRANSACTIONS: Final = "no transactions: this Penstock has none yet. Leave it out"
+_NO_TRANSACTIONS: Final = "no transactions: this sink does not use them yet. Leave it out"
 _NO_JVM: Final = "no class names: there is no JVM client here. Leave it out"
 
 REFUSED: Final = {

@@ -359,21 +359,6 @@ def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_path: P
     assert len(set(seen)) == 6
 
 
-def test_transactions_are_refused_with_an_error_that_clients_treat_as_final(client: RawClient) -> None:
-    request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
-    answer = ask(client, InitProducerIdResponse, ApiKey.INIT_PRODUCER_ID, 4, request)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    key = ApiKey.FIND_COORDINATOR
-    wanted = FindCoordinatorRequest(key="tx", key_type=1)
-    older = ask(client, FindCoordinatorResponse, key, 3, wanted)
-    assert older.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, (
-        "librdkafka repeats all others"
-    )
-    wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-    (newer,) = ask(client, FindCoordinatorResponse, key, 4, wanted).coordinators
-    assert newer.error_code == ErrorCode.UNSUPPORTED_VERSION
-
-
 # --- offsets and epochs
 
 

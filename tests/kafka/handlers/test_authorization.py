@@ -21,9 +21,13 @@ from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request
 from penstock.kafka.wire.messages import describe_configs, fetch, offset_commit, share_fetch
 from penstock.kafka.wire.messages import describe_topic_partitions as paging
 from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.kafka.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.kafka.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.kafka.wire.schema import ARRAY, INT32, RECORDS, STRING, STRUCT, UUID16
 from penstock.node.access import Access
 from penstock.node.calls import Calls
@@ -37,10 +41,13 @@ AUTHORIZATION_ERRORS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 SECRET = "a-secret-that-is-stored"
 TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG = 2, 4, 32
 LOWEST_PRODUCE = 3
+TRANSACTIONAL_ID = "a-transactional-id"
+BROKERS_SINCE_VERSION = 4
 
 Asked = set[tuple[Operation, ResourceType]]
 
@@ -83,6 +90,7 @@ def existing(client: RawClient, unique: Callable[[str], str]) -> ExistingResourc
 
 
 GROUP_FIELDS = {"group_id", "groups", "groups_names", "group_ids", "key", "coordinator_keys"}
+TRANSACTION_FIELDS = {"transactional_id", "v3_and_below_transactional_id", "transactional_ids"}
 TOPIC_FIELDS = {"name", "topic", "topic_name", "topic_names", "subscribed_topic_names"}
 NUMBERS = {
     "acks": -1,
@@ -132,6 +140,7 @@ def _value(name: str, kind: str | type[Message], existing: ExistingResources) ->
         return build_batch([Record(0, 1, b"k", b"v", ())])
     if kind == STRING:
         texts = {"member_id": existing.member, "path": "memory", "protocol_type": "consumer"}
+        texts |= dict.fromkeys(TRANSACTION_FIELDS, TRANSACTIONAL_ID)
         texts |= dict.fromkeys(GROUP_FIELDS, existing.group) | dict.fromkeys(TOPIC_FIELDS, existing.topic)
         return texts.get(name)
     if kind == INT32 and name in ("partitions", "partition_indexes"):
@@ -202,6 +211,16 @@ def _describe_share_group(request: Any, existing: ExistingResources) -> None:
         request.groups[0].group_id = _own_group(existing)
 
 
+def _not_transactional(request: Any, existing: ExistingResources) -> None:
+    request.transactional_id = None
+
+
+def _make_transactional_id(request: Any, existing: ExistingResources) -> None:
+    """There is something to list."""
+    for key, version, made in transactional_requests(existing)[:2]:
+        existing.client.call(key, version, made)
+
+
 def _cancel_move(request: Any, existing: ExistingResources) -> None:
     request.topics[0].partitions[0].replicas = None
 
@@ -220,6 +239,8 @@ ADAPTATIONS: dict[ApiKey, Callable[[Any, ExistingResources], None]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cancel_move,
+    ApiKey.INIT_PRODUCER_ID: _not_transactional,
+    ApiKey.LIST_TRANSACTIONS: _make_transactional_id,
 }
 
 
@@ -244,19 +265,39 @@ def deciding(allow: bool) -> Iterator[Asked]:
         yield asked
 
 
-def stated(api: Api) -> Asked:
+def stated(key: ApiKey, version: int) -> Asked:
+    api = served(key)
     needs = (
         (api.on_topic, ResourceType.TOPIC),
         (api.on_group, ResourceType.GROUP),
         (api.on_cluster, ResourceType.CLUSTER),
+        (api.on_transactional_id, ResourceType.TRANSACTIONAL_ID),
     )
-    return {(operation, kind) for operation, kind in needs if operation is not Operation.UNKNOWN}
+    return {
+        (operation, kind)
+        for operation, kind in needs
+        if operation is not Operation.UNKNOWN and kind not in unnamed(key, version)
+    }
 
 
-def implied(api: Api) -> Asked:
+def unnamed(key: ApiKey, version: int) -> set[ResourceType]:
+    """Resources that requests of this API may name, and the one of this test does not."""
+    if (
+        key == ApiKey.ADD_PARTITIONS_TO_TXN
+    ):  # from version 4 on it is for brokers, which have checked their clients
+        if version < BROKERS_SINCE_VERSION:
+            return {ResourceType.CLUSTER}
+        return {ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID}
+    if key == ApiKey.DESCRIBE_TRANSACTIONS:  # there is no transaction, so it has no topics
+        return {ResourceType.TOPIC}
+    plain = (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
+    return {ResourceType.TRANSACTIONAL_ID} if key in plain else set()
+
+
+def implied(key: ApiKey, version: int) -> Asked:
     """Who may read a group may describe it: calls to other nodes for that are checked again."""
-    reads = api.on_group is Operation.READ
-    return {(Operation.DESCRIBE, ResourceType.GROUP)} - stated(api) if reads else set()
+    reads = served(key).on_group is Operation.READ
+    return {(Operation.DESCRIBE, ResourceType.GROUP)} - stated(key, version) if reads else set()
 
 
 def error_codes(value: object) -> set[int]:
@@ -304,10 +345,12 @@ def test_a_caller_without_permissions_learns_and_changes_nothing(
         existing.group.encode(),
     ):
         assert secret in sent or secret not in received
-    if not stated(served(key)):
+    if not stated(key, version):
         assert asked_in_vain == set()
-    elif key == ApiKey.LIST_GROUPS or (key == ApiKey.DESCRIBE_LOG_DIRS and version < 3):
-        assert asked_in_vain == stated(served(key))  # no field for an error: the listing is empty
+    elif key in (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS) or (
+        key == ApiKey.DESCRIBE_LOG_DIRS and version < 3
+    ):
+        assert asked_in_vain == stated(key, version)  # no field for an error: the listing is empty
     else:
         assert codes & AUTHORIZATION_ERRORS
         assert codes <= AUTHORIZATION_ERRORS | {ErrorCode.NONE}
@@ -315,9 +358,9 @@ def test_a_caller_without_permissions_learns_and_changes_nothing(
     with deciding(allow=True) as asked:
         existing.client.call(key, version, request)
     if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:  # its responses always list all allowed operations
-        assert stated(served(key)) <= asked
+        assert stated(key, version) <= asked
     else:
-        assert (asked | asked_in_vain) - implied(served(key)) == stated(served(key))
+        assert (asked | asked_in_vain) - implied(key, version) == stated(key, version)
 
 
 def test_a_refused_caller_reads_no_record_and_a_refused_producer_writes_none(
@@ -402,3 +445,68 @@ def test_the_bit_fields_of_a_refused_caller_are_empty(existing: ExistingResource
         answer = existing.client.call(ApiKey.METADATA, 10, request)
     assert isinstance(answer, MetadataResponse)
     assert answer.cluster_authorized_operations == 0
+
+
+# --- transactional ids
+
+
+def test_a_caller_without_rights_on_a_transactional_id_is_told_so(existing: ExistingResources) -> None:
+    refused = {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    for key, version, request in transactional_requests(existing):
+        with deciding(allow=False):
+            codes = error_codes(existing.client.call(key, version, request))
+        assert codes <= {*AUTHORIZATION_ERRORS, ErrorCode.NONE}, key.name
+        with deciding_on(ResourceType.TRANSACTIONAL_ID) as asked:
+            codes = error_codes(existing.client.call(key, version, request))
+        assert codes - {ErrorCode.NONE} == refused, key.name
+        assert asked == {served(key).on_transactional_id}
+
+
+def transactional_requests(existing: ExistingResources) -> list[tuple[ApiKey, int, Message]]:
+    """Requests that name transactional ids only if they are about transactions."""
+    find = cast(FindCoordinatorRequest, filled(ApiKey.FIND_COORDINATOR, existing))
+    find.key_type, find.coordinator_keys = 1, [TRANSACTIONAL_ID]
+    init = cast(InitProducerIdRequest, filled(ApiKey.INIT_PRODUCER_ID, existing))
+    init.transactional_id, init.transaction_timeout_ms = TRANSACTIONAL_ID, 1000
+    write = cast(ProduceRequest, filled(ApiKey.PRODUCE, existing))
+    write.transactional_id = TRANSACTIONAL_ID
+    write.topic_data[0].partition_data[0].records = build_batch(
+        [Record(0, 1, b"k", b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    return [
+        (ApiKey.FIND_COORDINATOR, 6, find),
+        (ApiKey.INIT_PRODUCER_ID, 5, init),
+        (ApiKey.PRODUCE, 11, write),
+        (ApiKey.PRODUCE, 12, write),
+    ]
+
+
+def test_transactional_ids_that_the_caller_may_not_see_are_not_listed(existing: ExistingResources) -> None:
+    for key, version, request in transactional_requests(existing)[:2]:
+        existing.client.call(key, version, request)
+    request = ListTransactionsRequest()
+    every = existing.client.call(ApiKey.LIST_TRANSACTIONS, 2, request)
+    assert isinstance(every, ListTransactionsResponse)
+    assert TRANSACTIONAL_ID in {one.transactional_id for one in every.transaction_states}
+    with deciding_on(ResourceType.TRANSACTIONAL_ID) as asked:
+        none = existing.client.call(ApiKey.LIST_TRANSACTIONS, 2, request)
+    assert isinstance(none, ListTransactionsResponse)
+    assert (none.error_code, none.transaction_states) == (ErrorCode.NONE, [])
+    assert asked == {Operation.DESCRIBE}
+
+
+@contextmanager
+def deciding_on(refused: ResourceType) -> Iterator[set[Operation]]:
+    """Callers are allowed everything but resources of this type; yields the operations that are asked for on those."""
+    asked: set[Operation] = set()
+
+    def decide(
+        self: Resources, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if resource_type is refused:
+            asked.add(operation)
+        return resource_type is not refused
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resources, "_allows", decide)
+        yield asked

@@ -5,6 +5,10 @@
     {"do": "topics", "client": "a"}                           lists topics
     {"do": "produce", "client": "a", "topic": ..., "value": ...}
     {"do": "consume", "client": "a", "topic": ..., "group": ..., "count": ...}    reads from the beginning, as a group
+    {"do": "transact", "client": "a", "id": ..., "topics": [...], "value": ..., "group": ..., "offset": ..., "commit": ...}
+                                                              one transaction: the value to each topic, and the group's
+                                                              offset in the first one; the id has one producer. Java
+                                                              only
     {"do": "close", "client": "a"}
 
     {"ok": ...}    or    {"error": Kafka's name of the error, or the client's own, "message": ...}
@@ -52,6 +56,19 @@ class Client:
     def consume(self, topic: str, group: str, count: int) -> list[str]:
         values: list[str] = self._ask("consume", topic=topic, group=group, count=count)
         return values
+
+    def transact(
+        self, transactional_id: str, topics: list[str], value: str, *, group: str, offset: int, commit: bool
+    ) -> None:
+        self._ask(
+            "transact",
+            id=transactional_id,
+            topics=topics,
+            value=value,
+            group=group,
+            offset=offset,
+            commit=commit,
+        )
 
     def close(self) -> None:
         self._ask("close")

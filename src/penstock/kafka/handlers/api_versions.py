@@ -18,7 +18,9 @@ FEATURES_SINCE_VERSION = 3
 SOFTWARE_SINCE_VERSION = 3
 LOW_FEATURES_SINCE_VERSION = 4
 """Older clients do not understand a feature whose lowest version is 0, and must not be shown it."""
-SHARE_VERSION = "share.version"
+FEATURES = {"share.version": 1, "transaction.version": 2}
+"""The features that depend on the cluster's version, and the level of each. With transaction.version 2, clients speak
+the newer dialect of transactions (KIP-890)."""
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """KIP-511's pattern for the name and the version of a client's software, both of which are needed."""
 
@@ -31,11 +33,15 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
         context.connection.client_software = f"{name} {version}"
     answer = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_rows(advertised()))
     if context.api_version >= LOW_FEATURES_SINCE_VERSION:
-        answer.supported_features = [SupportedFeatureKey(name=SHARE_VERSION, min_version=0, max_version=1)]
+        answer.supported_features = [
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
+        ]
     if context.api_version >= FEATURES_SINCE_VERSION:
         answer.finalized_features_epoch = 1
         answer.finalized_features = [
-            FinalizedFeatureKey(name=SHARE_VERSION, max_version_level=1, min_version_level=1)
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
         ]
     return answer
 

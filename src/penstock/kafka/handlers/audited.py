@@ -89,9 +89,9 @@ def _enum(names: type[IntEnum], number: int) -> str:
 def _codes(row: Any) -> Iterator[int]:
     """The error codes of a row and of the rows in it."""
     yield getattr(row, "error_code", 0)
-    for nested in ("partitions", "partition_result"):
+    for nested in ("topics", "partitions", "partition_result"):
         for inner in getattr(row, nested, None) or []:
-            yield getattr(inner, "error_code", 0)
+            yield from _codes(inner)
 
 
 def _error_name(code: int) -> str | None:

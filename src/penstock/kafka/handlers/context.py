@@ -33,9 +33,10 @@ class Api(NamedTuple):
     """The module of this package whose function with the API's name is the handler."""
     on_topic: Operation = Operation.UNKNOWN
     """The operation that a caller does on each topic that its request names; UNKNOWN if requests name none. The same
-    for groups and for the cluster."""
+    for groups, for the cluster and for transactional ids."""
     on_group: Operation = Operation.UNKNOWN
     on_cluster: Operation = Operation.UNKNOWN
+    on_transactional_id: Operation = Operation.UNKNOWN
     controller: bool = False
     """Whether only the controller can answer; other nodes forward the request to it."""
     names: tuple[Names, ...] = ()
@@ -119,6 +120,11 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_group(self, group_id: str) -> None:
         self.node.resources.check_group(self.caller, group_id, self.api.on_group)
+
+    def check_transactional_id(self, transactional_id: str) -> None:
+        """Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the caller may not."""
+        operation, kind = self.api.on_transactional_id, ResourceType.TRANSACTIONAL_ID
+        self.node.resources.check(self.caller, operation, kind, transactional_id)
 
     def cluster(self) -> ClusterState:
         """The whole cluster's state, for callers that may do the API's operation on the cluster."""

@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: where groups continue reading."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError
@@ -119,7 +119,8 @@ def _code(
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     rows = ResponseRows(context)
     if context.api_version >= MANY_GROUPS_SINCE_VERSION:
-        groups = [await _fetch_group(context, group, rows) for group in request.groups]
+        stable = request.require_stable
+        groups = [await _fetch_group(context, group, rows, stable) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
@@ -128,7 +129,7 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             for row in request.topics
         ]
     wanted = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    group = await _fetch_group(context, wanted, rows)
+    group = await _fetch_group(context, wanted, rows, request.require_stable)
     if group.error_code:  # before version 2 only partitions can carry it
         group.topics = [_refused_topic(topic, ErrorCode(group.error_code)) for topic in topics or ()]
     return OffsetFetchResponse(
@@ -153,13 +154,15 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
 
 
 async def _fetch_group(
-    context: RequestContext, wanted: OffsetFetchRequestGroup, rows: ResponseRows
+    context: RequestContext, wanted: OffsetFetchRequestGroup, rows: ResponseRows, require_stable: bool
 ) -> OffsetFetchResponseGroup:
+    """`require_stable`: offsets of open transactions may follow those that are committed, so the client must wait."""
     by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
     partitions = None if wanted.topics is None or by_id else _named_partitions(wanted.topics)
     try:
         context.check_group(wanted.group_id)
         committed = context.node.groups.committed(wanted.group_id, partitions)
+        unstable = context.node.groups.unstable(wanted.group_id, partitions) if require_stable else ()
         rows.reserve(1 + len(committed))
         await rows.pause(1 + len(committed))
     except KafkaError as mistake:
@@ -167,7 +170,7 @@ async def _fetch_group(
     topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)
     return OffsetFetchResponseGroup(
         group_id=wanted.group_id,
-        topics=[_fetch_topic(context, topic, committed) for topic in topics],
+        topics=[_fetch_topic(context, topic, committed, unstable) for topic in topics],
         error_code=ErrorCode.NONE,
     )
 
@@ -205,6 +208,7 @@ def _fetch_topic(
     context: RequestContext,
     topic: OffsetFetchRequestTopics,
     committed: Mapping[TopicPartition, CommittedOffset],
+    unstable: Container[TopicPartition],
 ) -> OffsetFetchResponseTopics:
     name, code = topic.name, ErrorCode.NONE
     try:
@@ -213,9 +217,13 @@ def _fetch_topic(
         else:
             context.check_topic_name(name)
     except KafkaError as mistake:
-        code, committed = mistake.code, {}
+        code, committed, unstable = mistake.code, {}, ()
+    partitions = [TopicPartition(name, index) for index in topic.partition_indexes]
     rows = [
-        _row(index, committed.get(TopicPartition(name, index)), code) for index in topic.partition_indexes
+        _row(one.partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if one in unstable
+        else _row(one.partition, committed.get(one), code)
+        for one in partitions
     ]
     return OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=rows)
 

@@ -3,6 +3,7 @@
 The `groups` package decides; this module translates requests and responses.
 """
 
+from typing import Any
 from uuid import uuid4
 
 from penstock.errors import ErrorCode, KafkaError, StorageError
@@ -22,6 +23,7 @@ from penstock.kafka.wire.messages.join_group import (
 )
 from penstock.kafka.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from penstock.kafka.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.node.coordination.durable_cores import DurableCores
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 NO_NODE = -1
@@ -57,11 +59,9 @@ async def find_coordinator(
 
 async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
     try:
-        if key_type != GROUP_KEY:
-            raise _no_coordinator(key_type, context.api_version)
-        context.check_group(key)
-        await context.node.groups.cores.ensure_topic()
-        home = context.node.view.coordinator(key, context.connection.listener_name)
+        cores = _checked_cores(context, key, key_type)
+        await cores.ensure_topic()
+        home = context.node.view.coordinator(key, context.connection.listener_name, cores.topic)
     except KafkaError as mistake:
         if context.node.is_cut_off:
             context.connection.send_away()
@@ -74,15 +74,16 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
     return Coordinator(key=key, node_id=home.node_id, host=home.host, port=home.port)
 
 
-def _no_coordinator(key_type: int, api_version: int) -> KafkaError:
-    """The refusal that a client takes as final. librdkafka, which asks in version 2, would repeat a request for a
-    transaction coordinator for ever after any error but a failed authorization."""
-    code, message = ErrorCode.UNSUPPORTED_VERSION, f"key_type {key_type}: expected {GROUP_KEY} (group)"
+def _checked_cores(context: RequestContext, key: str, key_type: int) -> DurableCores[Any]:
+    """The coordinators of this type. KafkaError if there are none, or if the caller may not know."""
+    if key_type == GROUP_KEY:
+        context.check_group(key)
+        return context.node.groups.cores
     if key_type == TRANSACTION_KEY:
-        message = "this broker does not offer transactions: leave transactional.id out"
-        if api_version < MANY_COORDINATORS_SINCE_VERSION:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return KafkaError(code, message)
+        context.check_transactional_id(key)
+        return context.node.transactions.cores
+    message = f"key_type {key_type}: expected {GROUP_KEY} (group) or {TRANSACTION_KEY} (transaction)"
+    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 def _refusal(context: RequestContext, group_id: str) -> ErrorCode:

@@ -1,7 +1,8 @@
-"""Produce and InitProducerId: appends batches to logs.
+"""Produce: appends batches to logs.
 
 Batches are not opened here, unless their topic has rules on their content (topic_rules.py) or stores each message once
-(`dedup.window.ms`, see `penstock.node.dedup.deduplication`).
+(`dedup.window.ms`, see `penstock.node.dedup.deduplication`). The first batch of a transaction on a partition waits for
+the transaction's coordinator (admissions.py).
 """
 
 import asyncio
@@ -14,10 +15,10 @@ import msgspec
 from penstock.batch import BatchHeader, check_produced
 from penstock.batch.header import CODEC_MASK, LENGTH_OVERHEAD, TRANSACTIONAL_BIT
 from penstock.errors import ErrorCode, KafkaError, RefusedRecords, StorageError
+from penstock.kafka.handlers.admissions import Admissions, NotAdmitted
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import MOVED, Hints
 from penstock.kafka.handlers.topic_rules import TopicRules
-from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.kafka.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -38,7 +39,9 @@ LOWEST_VERSION = 3
 """Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
-NO_TRANSACTIONS = "this broker has no transactions: leave transactional.id out"
+
+STILL_LOADING = "its new leader still reads message ids back (dedup.window.ms)"
+NO_COORDINATOR = "the coordinator of the transaction has not answered in time"
 
 SLICE_BATCHES = 250
 """Batches that are appended without a pause: one takes about 50 µs, and a request of 7 MB can hold 100,000."""
@@ -53,8 +56,8 @@ def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Coroutine[None, None, ProduceResponse | None] | None:
     """All batches are appended before this returns; the coroutine waits for their commits. The exceptions are
-    partitions whose new leader still reads message ids back, and requests with very many batches: then the coroutine
-    appends, and no later request overtakes it."""
+    partitions whose new leader still reads message ids back, the first batches of transactions, and requests with very
+    many batches: then the coroutine appends, and no later request overtakes it."""
     work = _Production(context, request, TopicRules())
     if sum([1 + len(topic.partition_data) for topic in request.topic_data]) > SLICE_BATCHES:
         return work.append_in_slices(context.connection.hold())
@@ -79,9 +82,10 @@ def produce(
 
 
 class _Delayed(NamedTuple):
-    """A batch for a partition that still reads its message ids back, until `loaded`."""
+    """A batch for a partition that still reads its message ids back, until `loaded`; None: a transaction's first batch,
+    about which the coordinator is asked."""
 
-    loaded: asyncio.Future[None]
+    loaded: asyncio.Future[None] | None
     row: PartitionProduceResponse
     name: str
     topic_id: UUID
@@ -104,6 +108,8 @@ class _Production(msgspec.Struct):
     waiting: _Waiting = []
     """Rows whose batches are not committed yet."""
     delayed: list[_Delayed] = []
+    admissions: Admissions | None = None
+    """None while the request has no transactional batch."""
 
     def append(
         self, name: str, topic_id: UUID, data: PartitionProduceData, row: PartitionProduceResponse
@@ -111,20 +117,25 @@ class _Production(msgspec.Struct):
         """Appends one partition's batch, if that can be done now, and fills its row of the response."""
         context, acks = self.context, self.request.acks
         try:
-            if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE) or self.request.transactional_id is not None:
-                raise _refusal(self.request)
+            if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: expected 0, 1 or -1 (all)")
             partition = context.node.resources.partition(
                 context.caller, name, topic_id, data.index, context.api.on_topic, writes=True
             )
             if acks == ACKS_ALL:
                 partition.check_in_sync()
             batch, header = _checked(data, partition, context.api_version)
+            if header.attributes & TRANSACTIONAL_BIT:
+                self._check_admitted(partition, header)
             if partition.config.exclusive_producer:
                 appended = self._store_exclusively(partition, batch, header)
             else:
                 appended = self._store(partition, batch, header)
         except _StillLoading as loading:
             self.delayed.append(_Delayed(loading.loaded, row, name, topic_id, data))
+            return row
+        except NotAdmitted:
+            self.delayed.append(_Delayed(None, row, name, topic_id, data))
             return row
         except KafkaError as mistake:
             row.base_offset, row.error_code, row.error_message = -1, mistake.code, mistake.message
@@ -176,22 +187,46 @@ class _Production(msgspec.Struct):
     async def append_delayed(
         self, response: ProduceResponse, let_go: Callable[[], None]
     ) -> ProduceResponse | None:
-        """Appends the delayed batches when their partitions have loaded, or when the request's timeout ends."""
-        delayed, self.delayed = self.delayed, []
+        """Appends the delayed batches when their partitions have loaded and the coordinators of transactions have
+        answered, or when the request's timeout ends. A batch may be delayed again: see `led_partitions.py`, (2)."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(self.request.timeout_ms, 1) / 1000
         try:
-            loading = {one.loaded for one in delayed}
-            await asyncio.wait(loading, timeout=max(self.request.timeout_ms, 1) / 1000)
-            for one in delayed:
-                self.append(one.name, one.topic_id, one.data, one.row)
+            while self.delayed:
+                delayed, self.delayed = self.delayed, []
+                await self._wait_for(delayed, deadline - loop.time())
+                for one in delayed:
+                    self.append(one.name, one.topic_id, one.data, one.row)
+                if loop.time() >= deadline:
+                    break
             for one in self.delayed:
                 # Clients try that again, and need not look for another leader.
                 one.row.base_offset, one.row.error_code = -1, ErrorCode.NOT_ENOUGH_REPLICAS
-                one.row.error_message = "its new leader still reads message ids back (dedup.window.ms)"
+                one.row.error_message = STILL_LOADING if one.loaded is not None else NO_COORDINATOR
         finally:
             let_go()
         if self.waiting:
             return await _await_commits(self.context, response, self.waiting, self.request.timeout_ms)
         return self.conclude(response)
+
+    async def _wait_for(self, delayed: list[_Delayed], timeout_seconds: float) -> None:
+        waits: set[asyncio.Future[None]] = {one.loaded for one in delayed if one.loaded is not None}
+        asking = None
+        if self.admissions is not None:
+            asking = asyncio.get_running_loop().create_task(self.admissions.ask())
+            waits.add(asking)
+        try:
+            await asyncio.wait(waits, timeout=max(timeout_seconds, 0))
+        finally:
+            if asking is not None and not asking.done():
+                asking.cancel()
+        if asking is not None and asking.done():
+            asking.result()
+
+    def _check_admitted(self, partition: Partition, header: BatchHeader) -> None:
+        if self.admissions is None:
+            self.admissions = Admissions(self.context, self.request)
+        self.admissions.check(partition, header)
 
     def conclude(self, response: ProduceResponse) -> ProduceResponse | None:
         """The response when nothing is left to wait for."""
@@ -250,12 +285,6 @@ def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceRe
     return response
 
 
-def _refusal(request: ProduceRequest) -> KafkaError:
-    if request.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
-    return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: expected 0, 1 or -1 (all)")
-
-
 def _checked(
     data: PartitionProduceData, partition: Partition, api_version: int
 ) -> tuple[memoryview, BatchHeader]:
@@ -279,8 +308,6 @@ def _checked(
             f"{partition.name}: a batch of {size} bytes, expected at most "
             f"max.message.bytes={partition.config.max_message_bytes}",
         )
-    if attributes & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
     if attributes & CODEC_MASK == ZSTD and api_version < ZSTD_SINCE_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_SINCE_VERSION} or newer"
@@ -319,25 +346,3 @@ def _fail_unanswered(response: ProduceResponse) -> None:
         for answer in topic.partition_responses:
             if answer.error_code:
                 raise KafkaError(ErrorCode(answer.error_code), f"acks=0: {answer.error_message}")
-
-
-async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        return InitProducerIdResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION,  # clients take it as final; there are no transactions yet
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-    try:
-        context.node.resources.check_idempotence(context.caller)
-        producer_id = await context.node.controller.next_producer_id()
-    except KafkaError as mistake:
-        code = mistake.code
-        if code == ErrorCode.NOT_CONTROLLER:
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # as in Kafka: clients wait and try again
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-    except StorageError:
-        return InitProducerIdResponse(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR, producer_id=-1, producer_epoch=-1
-        )
-    return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)

@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers that a partition's leader remembers."""
+"""DescribeProducers: the producers that a partition's leader remembers, and their open transactions."""
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
@@ -10,11 +10,8 @@ from penstock.kafka.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from penstock.log.producers import BatchMark, ProducerRow
+from penstock.log.producers import ProducerFacts
 from penstock.node.resources import ANY_EPOCH
-
-NO_SEQUENCE, NO_TIMESTAMP = -1, -1
-NO_TRANSACTION, NO_COORDINATOR_EPOCH = -1, -1
 
 
 async def describe_producers(
@@ -37,7 +34,7 @@ async def _describe(context: RequestContext, topic: str, index: int, rows: Respo
     await rows.pause()
     try:
         partition = context.led_partition(topic, index, ANY_EPOCH)
-        producers = await rows.build(_state, list(partition.log.producers.rows()))
+        producers = await rows.build(_state, partition.log.producers.facts())
     except KafkaError as refused:
         return PartitionResponse(
             partition_index=index, error_code=refused.code, error_message=refused.message
@@ -45,14 +42,12 @@ async def _describe(context: RequestContext, topic: str, index: int, rows: Respo
     return PartitionResponse(partition_index=index, error_code=ErrorCode.NONE, active_producers=producers)
 
 
-def _state(row: ProducerRow) -> ProducerState:
-    producer_id, epoch, _, batches = row
-    last = BatchMark(*batches[-1]) if batches else None
+def _state(facts: ProducerFacts) -> ProducerState:
     return ProducerState(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        last_sequence=NO_SEQUENCE if last is None else last.last_sequence,
-        last_timestamp=NO_TIMESTAMP if last is None else last.timestamp,
-        coordinator_epoch=NO_COORDINATOR_EPOCH,
-        current_txn_start_offset=NO_TRANSACTION,
+        producer_id=facts.producer_id,
+        producer_epoch=facts.epoch,
+        last_sequence=facts.last_sequence,
+        last_timestamp=facts.last_timestamp_ms,
+        coordinator_epoch=facts.coordinator_epoch,
+        current_txn_start_offset=facts.transaction_start_offset,
     )

@@ -1,9 +1,10 @@
 """The APIs on offer: one row each, and the only place that says so.
 
 ApiVersions is answered from this table and requests are dispatched by it. Each row also states which operation the API
-does on the topics, the groups or the cluster that a request names, with Kafka's own choices: handlers look resources up
-with it (`RequestContext`), and the audit log reports changes by `results`. Modules are imported at the first request
-that needs them, because a broker inside a test should not wait for APIs that the test never calls.
+does on the topics, the groups, the transactional ids or the cluster that a request names, with Kafka's own choices:
+handlers look resources up with it (`RequestContext`), and the audit log reports changes by `results`. Modules are
+imported at the first request that needs them, because a broker inside a test should not wait for APIs that the test
+never calls.
 """
 
 import importlib
@@ -37,7 +38,7 @@ _SHARED = Names("groups", ("group_id",), Names("topics", ("topic_name",), _INDEX
 # Produce starts at version 0 although versions below 3 are answered with an error (their record format is gone): older
 # librdkafka turns compression off when the minimum is higher.
 _TABLE: dict[ApiKey, Api] = {
-    ApiKey.PRODUCE: Api(0, 13, "produce", on_topic=WRITE),
+    ApiKey.PRODUCE: Api(0, 13, "produce", on_topic=WRITE, on_transactional_id=WRITE),
     ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ, names=(_FETCHED,)),
     ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE, large=True),
     ApiKey.METADATA: Api(
@@ -56,7 +57,13 @@ _TABLE: dict[ApiKey, Api] = {
         1, 10, "group_offsets", on_topic=DESCRIBE, on_group=DESCRIBE, names=_GROUP_OFFSETS, large=True
     ),
     ApiKey.FIND_COORDINATOR: Api(
-        0, 6, "groups", on_group=DESCRIBE, names=(Names("coordinator_keys"),), large=True
+        0,
+        6,
+        "groups",
+        on_group=DESCRIBE,
+        on_transactional_id=DESCRIBE,
+        names=(Names("coordinator_keys"),),
+        large=True,
     ),
     ApiKey.JOIN_GROUP: Api(0, 9, "groups", on_group=READ),
     ApiKey.HEARTBEAT: Api(0, 4, "groups", on_group=READ),
@@ -100,7 +107,9 @@ _TABLE: dict[ApiKey, Api] = {
         names=(Names("topics", ("name",), _PARTITIONS),),
         results=Results("topics", "name", TOPIC),
     ),
-    ApiKey.INIT_PRODUCER_ID: Api(0, 5, "produce", on_cluster=Operation.IDEMPOTENT_WRITE),
+    ApiKey.INIT_PRODUCER_ID: Api(
+        0, 5, "transactions", on_cluster=Operation.IDEMPOTENT_WRITE, on_transactional_id=WRITE
+    ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
         2,
         4,
@@ -108,6 +117,46 @@ _TABLE: dict[ApiKey, Api] = {
         on_topic=DESCRIBE,
         names=(Names("topics", ("topic",), Names("partitions", ("partition",))),),
         large=True,
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Api(
+        0,
+        5,
+        "transactions",
+        on_topic=WRITE,
+        on_cluster=Operation.CLUSTER_ACTION,
+        on_transactional_id=WRITE,
+        names=(
+            Names("v3_and_below_topics", ("name",), _INDEXES),
+            Names("transactions", ("transactional_id",), Names("topics", ("name",), _INDEXES)),
+        ),
+        large=True,
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: Api(0, 4, "transactional_offsets", on_group=READ, on_transactional_id=WRITE),
+    ApiKey.TXN_OFFSET_COMMIT: Api(
+        0,
+        5,
+        "transactional_offsets",
+        on_topic=READ,
+        on_group=READ,
+        on_transactional_id=WRITE,
+        names=(Names("topics", ("name",), _PARTITIONS),),
+        large=True,
+    ),
+    ApiKey.END_TXN: Api(0, 5, "transactions", on_transactional_id=WRITE),
+    ApiKey.WRITE_TXN_MARKERS: Api(
+        1,
+        2,
+        "transaction_admin",
+        on_cluster=ALTER,
+        names=(
+            Names(
+                "markers",
+                ("producer_id", "producer_epoch", "transaction_result", "coordinator_epoch"),
+                Names("topics", ("name",), Names("partition_indexes")),
+            ),
+        ),
+        large=True,
+        results=Results("markers", "producer_id", CLUSTER),
     ),
     ApiKey.DESCRIBE_ACLS: Api(1, 3, "acls", on_cluster=DESCRIBE, large=True),
     ApiKey.CREATE_ACLS: Api(
@@ -225,6 +274,23 @@ _TABLE: dict[ApiKey, Api] = {
         "producers",
         on_topic=READ,
         names=(Names("topics", ("name",), Names("partition_indexes")),),
+        large=True,
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: Api(
+        0,
+        0,
+        "transaction_admin",
+        on_topic=DESCRIBE,
+        on_transactional_id=DESCRIBE,
+        names=(Names("transactional_ids"),),
+        large=True,
+    ),
+    ApiKey.LIST_TRANSACTIONS: Api(
+        0,
+        2,
+        "transaction_admin",
+        on_transactional_id=DESCRIBE,
+        names=(Names("state_filters"), Names("producer_id_filters")),
         large=True,
     ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, "consumer_groups", on_group=READ),

@@ -2,7 +2,15 @@
 
 from penstock.node.calls.calls import BROKER, Calls
 from penstock.node.calls.retry import Changes
-from penstock.node.calls.targets import CONTROLLER, AtNode, CoordinatorOf, Directory, LeaderOf, Target
+from penstock.node.calls.targets import (
+    CONTROLLER,
+    AtNode,
+    CoordinatorOf,
+    Directory,
+    LeaderOf,
+    Target,
+    TransactionCoordinatorOf,
+)
 
 __all__ = [
     "BROKER",
@@ -14,4 +22,5 @@ __all__ = [
     "Directory",
     "LeaderOf",
     "Target",
+    "TransactionCoordinatorOf",
 ]

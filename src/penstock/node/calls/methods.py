@@ -89,6 +89,12 @@ from penstock.node.calls.messages.subscriptions import (
     ListSubscriptions,
     SubscriptionPage,
 )
+from penstock.node.calls.messages.transactions import (
+    JoinedTransaction,
+    JoinTransaction,
+    WriteMarkers,
+    WrittenMarkers,
+)
 from penstock.queue import QueueKey
 from penstock.ring import BeatReply
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
@@ -103,6 +109,11 @@ STATUS_MS = 2_000
 BEAT_MS = 2_000
 """The same for coordinators of cliques: a beat must find the next coordinator before the worker's lease ends, which is
 8 s by default."""
+
+
+MARKERS_MS = 5_000
+"""The same for the markers of transactions: their readers wait. A leader answers after two seconds, also for those that
+are not committed yet; the next leader may be elected while a node that hangs is waited for."""
 
 
 class Needs(NamedTuple):
@@ -189,6 +200,7 @@ REPORT_VOTERS = _row(6, "report_voters", ReportVoters, NoneType, NODES_ONLY, rep
 REPORT_DAMAGE = _row(7, "report_damage", ReportDamage, NoneType, NODES_ONLY, repeatable=True)
 DECOMMISSION_NODE = _row(8, "decommission_node", DecommissionNode, NoneType, ALTER_CLUSTER, repeatable=True)
 REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, ALTER_CLUSTER, repeatable=True)
+METADATA_END = _row(11, "metadata_end", NoneType, int, NODES_ONLY, repeatable=True)
 
 # Each node, asked by the controller after it has created partitions.
 AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, NODES_ONLY, repeatable=True)
@@ -297,6 +309,22 @@ DESCRIBE_CLIQUE = _row(
     repeatable=True,
 )
 LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, CHECKED, repeatable=True)
+
+# Coordinators of transactions, asked by leaders of partitions before a transaction's first batch there; and each node,
+# asked by coordinators to end transactions on the partitions that it leads. A marker has a number by which the leader
+# knows a repetition.
+JOIN_TRANSACTION = _row(
+    110,
+    "join_transaction",
+    JoinTransaction,
+    JoinedTransaction,
+    NODES_ONLY,
+    repeatable=True,
+    for_clients=True,
+)
+WRITE_MARKERS = _row(
+    111, "write_markers", WriteMarkers, WrittenMarkers, NODES_ONLY, repeatable=True, answer_ms=MARKERS_MS
+)
 
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
 KAFKA_REQUEST = _row(

@@ -7,7 +7,7 @@ refuses, and the request goes to the next one (`retry`).
 
 from typing import NamedTuple
 
-from penstock.cluster import OFFSETS_TOPIC, ClusterState
+from penstock.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
 from penstock.errors import ErrorCode, KafkaError, NotExecuted
 from penstock.groups import offsets_partition
 from penstock.node.metadata.cluster_view import METADATA_GROUP, ClusterView
@@ -27,6 +27,12 @@ class CoordinatorOf(NamedTuple):
     group_id: str
 
 
+class TransactionCoordinatorOf(NamedTuple):
+    """The node that coordinates the transactions of this id."""
+
+    transactional_id: str
+
+
 class ControllerRole(NamedTuple):
     """The leader of the metadata group."""
 
@@ -40,7 +46,7 @@ class AtNode(NamedTuple):
     node: NodeId
 
 
-Target = LeaderOf | CoordinatorOf | ControllerRole | AtNode
+Target = LeaderOf | CoordinatorOf | TransactionCoordinatorOf | ControllerRole | AtNode
 
 
 def absent_code(target: Target) -> ErrorCode:
@@ -48,7 +54,7 @@ def absent_code(target: Target) -> ErrorCode:
     match target:
         case LeaderOf():
             return ErrorCode.LEADER_NOT_AVAILABLE
-        case CoordinatorOf():
+        case CoordinatorOf() | TransactionCoordinatorOf():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ControllerRole():
             return ErrorCode.NOT_CONTROLLER
@@ -85,8 +91,14 @@ class Directory:
         return NodeId(leader)
 
     def _lacks_topic(self, target: Target) -> bool:
-        """Whether no group has been coordinated yet, so that the topic of the coordinators does not exist."""
-        return isinstance(target, CoordinatorOf) and OFFSETS_TOPIC not in self._state.topics
+        """Whether nothing has been coordinated yet, so that the topic of the coordinators does not exist."""
+        match target:
+            case CoordinatorOf():
+                return OFFSETS_TOPIC not in self._state.topics
+            case TransactionCoordinatorOf():
+                return TRANSACTIONS_TOPIC not in self._state.topics
+            case _:
+                return False
 
     def describe(self, target: Target) -> str:
         match target:
@@ -97,12 +109,14 @@ class Directory:
                 )
             case CoordinatorOf(group_id):
                 return f"the coordinator of {group_id!r}"
+            case TransactionCoordinatorOf(transactional_id):
+                return f"the coordinator of the transactions of {transactional_id!r}"
             case ControllerRole():
                 return "the controller"
             case AtNode(node):
                 return f"node {node}"
 
-    def _leader(self, target: LeaderOf | CoordinatorOf | ControllerRole) -> int:
+    def _leader(self, target: LeaderOf | CoordinatorOf | TransactionCoordinatorOf | ControllerRole) -> int:
         match target:
             case LeaderOf(group):
                 topic = self._state.topic_by_id(group.topic_id)
@@ -110,12 +124,17 @@ class Directory:
                     return NO_LEADER
                 return self._view.partition(topic, group.partition).leader
             case CoordinatorOf(group_id):
-                topic = self._state.topics.get(OFFSETS_TOPIC)
-                if topic is None:
-                    return NO_LEADER
-                return self._view.partition(topic, offsets_partition(group_id, topic.partitions)).leader
+                return self._coordinator(OFFSETS_TOPIC, group_id)
+            case TransactionCoordinatorOf(transactional_id):
+                return self._coordinator(TRANSACTIONS_TOPIC, transactional_id)
             case ControllerRole():
                 return self._leaders.get(METADATA_GROUP).leader
+
+    def _coordinator(self, topic_name: str, key: str) -> int:
+        topic = self._state.topics.get(topic_name)
+        if topic is None:
+            return NO_LEADER
+        return self._view.partition(topic, offsets_partition(key, topic.partitions)).leader
 
     def _check_exists(self, group: GroupId) -> None:
         """A topic id comes from metadata that this node has applied. If it is unknown now, the topic was deleted."""

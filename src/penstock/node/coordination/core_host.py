@@ -156,6 +156,11 @@ class CoreHost(Generic[C]):
             and partition.term == self.term
         )
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this node no longer leads the partition in the host's term."""
+        return self._stopped
+
     # --- loading
 
     def start(self) -> None:

@@ -112,19 +112,19 @@ class ClusterView:
         is_there = info.alive if info is not None else not self._state.nodes and leader == self._node_id
         return leader if is_there else NO_LEADER
 
-    def coordinator(self, group_id: str, listener: str = DEFAULT_LISTENER) -> Broker:
-        """The node that coordinates a consumer group; KafkaError while that is not known, or while it cannot be reached
-        from here: it was probably killed. A client that was sent there would try to connect with it until another
-        node coordinates the group; with this error it asks again, this node or another."""
-        topic = self._state.topics.get(OFFSETS_TOPIC)
+    def coordinator(
+        self, key: str, listener: str = DEFAULT_LISTENER, topic_name: str = OFFSETS_TOPIC
+    ) -> Broker:
+        """The node that coordinates a group, or by another topic a transactional id. KafkaError while that is not
+        known, or while it cannot be reached from here: it was probably killed. A client that was sent there would try
+        to connect with it until there is another coordinator; with this error it asks again, this node or another."""
+        topic = self._state.topics.get(topic_name)
         if topic is not None:
-            index = offsets_partition(group_id, topic.partitions)
+            index = offsets_partition(key, topic.partitions)
             leader = self.broker(self.partition(topic, index).leader, listener)
             if leader is not None and self._is_reached(leader.node_id):
                 return leader
-        raise KafkaError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is not known yet"
-        )
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {key!r} is not known yet")
 
     def _there(self) -> Mapping[int, object]:
         nodes = {node.node_id: node for node in self._state.nodes.values() if node.alive}

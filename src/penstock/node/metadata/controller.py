@@ -91,6 +91,7 @@ class Controller:
         calls.serve(methods.CREATE_TOPIC, self._create_topic)
         calls.serve(methods.CREATE_INTERNAL_TOPIC, self._create_internal_topic)
         calls.serve(methods.RESERVE_PRODUCER_IDS, self._reserve_producer_ids)
+        calls.serve(methods.METADATA_END, self._metadata_end)
         calls.serve(methods.REGISTER_NODE, self._register_node)
         calls.serve(methods.REPORT_VOTERS, self._report_voters)
         calls.serve(methods.REPORT_DAMAGE, self._report_damage)
@@ -183,6 +184,12 @@ class Controller:
             CONTROLLER, methods.REBALANCE, Rebalance(dry_run, at_once), caller=caller
         )
 
+    async def catch_up(self) -> None:
+        """Returns when this node has applied all metadata that the controller knows now."""
+        end = await self._calls.ask(CONTROLLER, methods.METADATA_END, None, caller=BROKER)
+        while self._metadata.applied < end:
+            await self._metadata.next_change()
+
     async def _applied(self, topic: str) -> None:
         """Waits until this node has applied the creation of a topic."""
         try:
@@ -224,6 +231,13 @@ class Controller:
         )
         block = next(record for record in records if isinstance(record, ProducerIdsReserved))
         return ProducerIdBlock(block.first, block.end)
+
+    async def _metadata_end(self, caller: Caller, request: None) -> int:
+        await self._metadata.caught_up()
+        self._metadata.check_controller()
+        # A controller that another one may have replaced does not know what its successor has decided.
+        self._metadata.partition.check_readable()
+        return self._metadata.applied
 
     async def _register_node(self, caller: Caller, node: NodeRegistered) -> None:
         known = self._metadata.state.nodes

@@ -15,10 +15,13 @@ import javax.security.auth.callback.UnsupportedCallbackException;
 import javax.security.auth.login.AppConfigurationEntry;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.security.auth.AuthenticateCallbackHandler;
 import org.apache.kafka.common.security.auth.SaslExtensionsCallback;
@@ -64,6 +67,7 @@ public final class ClientProgram {
             case "produce" -> login.produce(request.get("topic").asText(), request.get("value").asText());
             case "consume" -> login.consume(
                 request.get("topic").asText(), request.get("group").asText(), request.get("count").asInt());
+            case "transact" -> login.transact(request);
             case "close" -> logins.remove(name).close();
             default -> throw new IllegalArgumentException(verb);
         };
@@ -93,6 +97,7 @@ public final class ClientProgram {
     private static final class Login {
         private final Map<String, Object> settings;
         private KafkaProducer<String, String> producer;
+        private final Map<String, KafkaProducer<String, String>> producers = new HashMap<>();
         private Admin admin;
 
         Login(JsonNode told) {
@@ -139,7 +144,36 @@ public final class ClientProgram {
             return values;
         }
 
+        boolean transact(JsonNode request) throws Exception {
+            var transactional = transactional(request.get("id").asText());
+            var input = new TopicPartition(request.get("topics").get(0).asText(), 0);
+            var group = new ConsumerGroupMetadata(request.get("group").asText());
+            transactional.beginTransaction();
+            for (JsonNode topic : request.get("topics")) {
+                transactional.send(new ProducerRecord<>(topic.asText(), request.get("value").asText()));
+            }
+            var offset = new OffsetAndMetadata(request.get("offset").asLong());
+            transactional.sendOffsetsToTransaction(Map.of(input, offset), group);
+            if (request.get("commit").asBoolean()) {
+                transactional.commitTransaction();
+            } else {
+                transactional.abortTransaction();
+            }
+            return true;
+        }
+
+        private KafkaProducer<String, String> transactional(String id) {
+            return producers.computeIfAbsent(id, wanted -> {
+                Map<String, Object> own = new HashMap<>(settings);
+                own.put("transactional.id", wanted);
+                var made = new KafkaProducer<>(own, new StringSerializer(), new StringSerializer());
+                made.initTransactions();
+                return made;
+            });
+        }
+
         boolean close() {
+            producers.values().forEach(one -> one.close(Duration.ZERO));
             if (producer != null) {
                 producer.close(Duration.ZERO);
             }

@@ -1,0 +1,161 @@
+"""AddOffsetsToTxn and TxnOffsetCommit: offsets of a consumer group that are committed with a transaction.
+
+The offsets are records of the partition of `__consumer_offsets` that holds the group's, so that this partition is part
+of the transaction like any other. A client of V1 adds it by AddOffsetsToTxn; for a client of V2 (TxnOffsetCommit 5 and
+later) the group's coordinator has it added.
+"""
+
+from collections.abc import Iterable
+
+from penstock.cluster import OFFSETS_TOPIC
+from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.kafka.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from penstock.transactions import AddRequest, Dialect, Producer, TransactionApi, wire_error
+from penstock.types import TopicPartition
+
+ADDED_SINCE_VERSION = 5
+"""TxnOffsetCommit adds the partition of the group's offsets to the transaction (KIP-890, V2)."""
+_OTHER_COORDINATOR = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Errors of the transaction's coordinator that the client would take for errors of the group's."""
+
+Codes = dict[TopicPartition, ErrorCode]
+
+
+# --- AddOffsetsToTxn
+
+
+async def add_offsets_to_txn(
+    context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    try:
+        code = await _add(context, request)
+    except KafkaError as refused:
+        code = refused.code
+    except StorageError:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    api = TransactionApi.ADD_OFFSETS_TO_TXN
+    return AddOffsetsToTxnResponse(error_code=wire_error(code, api, context.api_version))
+
+
+async def _add(context: RequestContext, request: AddOffsetsToTxnRequest) -> ErrorCode:
+    context.check_transactional_id(request.transactional_id)
+    context.check_group(request.group_id)
+    cores = context.node.groups.cores
+    await cores.ensure_topic()
+    added = AddRequest(
+        transactional_id=request.transactional_id,
+        producer=Producer(request.producer_id, request.producer_epoch),
+        partitions=frozenset({TopicPartition(OFFSETS_TOPIC, cores.index_of(request.group_id))}),
+        dialect=Dialect.V1,
+    )
+    return await context.node.transactions.add_partitions(added)
+
+
+# --- TxnOffsetCommit
+
+
+async def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    codes = {one: _refusal(context, one) for one in _partitions(request.topics)}
+    accepted = tuple(_to_commit(request.topics, codes))
+    try:
+        context.check_transactional_id(request.transactional_id)
+        context.check_group(request.group_id)
+        if accepted:
+            await _join(context, request)
+            codes |= (await context.node.groups.commit(_commit(request, accepted))).errors
+    except KafkaError as refused:
+        codes = dict.fromkeys(codes, refused.code)
+    return _response(request, codes, context.api_version)
+
+
+def _partitions(topics: Iterable[TxnOffsetCommitRequestTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, row.partition_index) for topic in topics for row in topic.partitions]
+
+
+def _refusal(context: RequestContext, name: TopicPartition) -> ErrorCode:
+    try:
+        context.topic_of(name.topic, name.partition)
+    except KafkaError as refused:
+        return refused.code
+    return ErrorCode.NONE
+
+
+def _to_commit(topics: Iterable[TxnOffsetCommitRequestTopic], codes: Codes) -> Iterable[OffsetToCommit]:
+    for topic in topics:
+        for row in topic.partitions:
+            if codes[TopicPartition(topic.name, row.partition_index)] is ErrorCode.NONE:
+                yield OffsetToCommit(
+                    topic=topic.name,
+                    partition=row.partition_index,
+                    offset=row.committed_offset,
+                    leader_epoch=row.committed_leader_epoch,
+                    metadata=row.committed_metadata or "",
+                )
+
+
+def _commit(request: TxnOffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]) -> CommitRequest:
+    return CommitRequest(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        offsets=offsets,
+        producer=Producer(request.producer_id, request.producer_epoch),
+    )
+
+
+async def _join(context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+    """Raises unless the group's offsets are part of the transaction."""
+    if min(request.producer_id, request.producer_epoch) < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"producer {request.producer_id} in a transaction")
+    node, adds = context.node, context.api_version >= ADDED_SINCE_VERSION
+    host = await node.groups.cores.home(request.group_id)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    code = await node.led_transactions.admit(host.partition, request.transactional_id, producer, adds=adds)
+    is_busy = code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds
+    if code in _OTHER_COORDINATOR or is_busy:
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code:
+        message = f"the coordinator of {request.transactional_id!r} answers {code.name}"
+        raise KafkaError(code, message)
+
+
+def _response(request: TxnOffsetCommitRequest, codes: Codes, api_version: int) -> TxnOffsetCommitResponse:
+    api = TransactionApi.TXN_OFFSET_COMMIT
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=row.partition_index,
+                        error_code=wire_error(
+                            codes[TopicPartition(topic.name, row.partition_index)], api, api_version
+                        ),
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
