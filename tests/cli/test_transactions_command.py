@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock import Broker
 from penstock.cli import transactions
+from tests.kafka.trio import Trio
 from tests.transactional import TransactionalTopic
 
 from .conftest import Cli, succeeded
+from .secured import run_as, secured_broker
 
 Unique = Callable[[str], str]
 HANGING_PRODUCER = 900_001
@@ -112,7 +115,6 @@ def test_without_a_confirmation_nothing_is_aborted(cli: Cli, producer_name: str)
     assert rows(cli, "describe", producer_name)[0]["state"] == "Ongoing"
 
 
-@pytest.mark.usefixtures("producer")
 def test_a_transaction_that_was_followed_by_another_during_the_question_is_left_alone(
     cli: Cli, producer: Producer, topic: str, producer_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +184,46 @@ def test_an_unknown_id_and_a_wrong_pattern_are_explained(cli: Cli, unique: Uniqu
 )
 def test_an_incomplete_command_line_is_refused(words: tuple[str, ...], cli: Cli) -> None:
     assert cli("transactions", *words).exit_code == 2
+
+
+def begin(bootstrap_servers: str, name: str, topic: str, **settings: str) -> Producer:
+    config = {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **settings}
+    made = Producer(config)
+    made.init_transactions(PATIENCE_SECONDS)
+    made.begin_transaction()
+    made.produce(topic, b"x")
+    assert made.flush(PATIENCE_SECONDS) == 0
+    return made
+
+
+def test_a_user_without_rights_sees_no_id_and_aborts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with secured_broker() as broker:
+        run = run_as(broker, monkeypatch, tmp_path)
+        succeeded(run("admin", "topics", "create", "payments"))
+        begin(broker.bootstrap_servers, "billing", "payments", **broker.client_settings("admin"))
+        hidden = succeeded(run("alice", "transactions", "list"))
+        assert "no transactional ids" in hidden.stderr
+        refused = run("alice", "transactions", "abort", "billing", "--yes")
+        assert (refused.exit_code, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in refused.stderr) == (1, True)
+        assert "payments" in succeeded(run("admin", "transactions", "list", "--topic", "payments")).stdout
+        succeeded(run("admin", "transactions", "abort", "billing", "--yes"))
+
+
+def test_transactions_of_all_nodes_of_a_cluster_are_listed_and_aborted(plain_cli: Cli) -> None:
+    with Trio() as trio:
+        where = ("-b", trio.bootstrap_servers)
+        succeeded(plain_cli("topics", "create", "payments", *where))
+        ids = [f"billing-{number}" for number in range(4)]
+        producers = [begin(trio.bootstrap_servers, name, "payments") for name in ids]
+        listed = json.loads(succeeded(plain_cli("transactions", "list", "--json", *where)).stdout)
+        assert [row["transactional_id"] for row in listed] == ids
+        opened = plain_cli("transactions", "list", "--topic", "payments", "--json", *where)
+        rows = json.loads(succeeded(opened).stdout)
+        assert sorted(row["transactional_id"] for row in rows) == ids, "none hangs"
+        for name in ids:
+            succeeded(plain_cli("transactions", "abort", name, "--yes", *where))
+        gone = succeeded(plain_cli("transactions", "list", "--topic", "payments", *where))
+        assert "no transaction is open" in gone.stderr
+        del producers
