@@ -1,6 +1,7 @@
 """Transactions in the metrics and in the report about the cluster."""
 
 import json
+import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock import Broker
+from penstock.node.status.cluster_status import ClusterStatus
 from penstock.node.transactions import figures
 from penstock.node.transactions.figures import OVERDUE_AFTER_MS, OpenTransaction, TransactionFigures
 from penstock.transactions import NEVER_MS
 from penstock.web.transaction_metrics import UNSTABLE_PARTITIONS_MAX
+from tests.kafka.trio import Trio
 
 from .test_metrics import held, labelled, scrape, snapshot
 from .test_served_metrics import samples
@@ -41,7 +44,7 @@ def cluster(broker: Broker) -> dict[str, Any]:
     return report
 
 
-def open_transaction(broker: Broker, name: str, topic: str) -> Producer:
+def open_transaction(broker: Broker | Trio, name: str, topic: str) -> Producer:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})
     producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
@@ -102,3 +105,24 @@ def test_an_overdue_transaction_is_in_the_report_about_the_cluster(
     assert (found["state"], found["timeout_ms"]) == ("Ongoing", 60_000)
     assert report["healthy"] == before["healthy"], "the cause would be a problem, not this"
     producer.abort_transaction(PATIENCE_SECONDS)
+
+
+def whole_report(trio: Trio, node_id: int) -> ClusterStatus:
+    """A busy node may answer too late for a report."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (report := trio.run(trio.node(node_id).status.snapshot())).unanswered:
+        assert time.monotonic() < deadline, report.unanswered
+    return report
+
+
+def test_every_node_of_a_cluster_names_overdue_transactions_of_all_coordinators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {f"billing-{number}" for number in range(3)}
+    with Trio() as trio:
+        producers = [open_transaction(trio, name, "payments") for name in sorted(names)]
+        monkeypatch.setattr(figures, "OVERDUE_AFTER_MS", -3_600_000)
+        for node_id in trio.running:
+            assert {one.transactional_id for one in whole_report(trio, node_id).hanging_transactions} == names
+        for producer in producers:
+            producer.abort_transaction(PATIENCE_SECONDS)
