@@ -11,7 +11,7 @@ from penstock import Broker
 from penstock.batch import iter_headers, read_records
 from penstock.client import Client
 from penstock.client.wire import ClientSettings, Cluster, fetch_range
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 from tests.transactional import ALL, COMMITTED, END, PATIENCE_SECONDS, TransactionalTopic
 
 Unique = Callable[[str], str]
@@ -68,6 +68,26 @@ def test_ranges_that_begin_or_end_with_markers_are_covered(
         for record in read_records(chunk, position)
     ]
     assert [offset for offset in found if start <= offset < end] == [at for at in ALL if start <= at < end]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, END), (4, 5), (5, 7), (4, 8), (6, 9), (10, END)])
+@pytest.mark.parametrize("fetch_bytes", [1, 1 << 20])
+def test_ranges_of_committed_records_leave_out_aborted_ones_and_end(
+    broker: Broker, topic: TransactionalTopic, start: int, end: int, fetch_bytes: int
+) -> None:
+    with Cluster(ClientSettings(bootstrap_servers=broker.bootstrap_servers)) as cluster:
+        where = TopicPartition(topic.name, 0)
+        chunks = fetch_range(
+            cluster, where, start, end, fetch_bytes=fetch_bytes, isolation=Isolation.READ_COMMITTED
+        )
+        found = [
+            record.offset
+            for chunk in chunks
+            for position, header in iter_headers(chunk)
+            if not header.control
+            for record in read_records(chunk, position)
+        ]
+    assert [at for at in found if start <= at < end] == [at for at in COMMITTED if start <= at < end]
 
 
 @pytest.mark.parametrize(
