@@ -153,6 +153,38 @@ def test_a_subscription_gets_no_marker_and_its_acks_pass_them(
     assert client.admin.group(name).total_lag == 0
 
 
+def test_a_subscription_of_committed_records_waits_for_open_transactions_and_gets_no_aborted_record(
+    client: Client, topic: TransactionalTopic, unique: Unique
+) -> None:
+    topic.send(1, "later")
+    topic.send(2, "never")
+    name = unique("billing")
+    with client.subscribe(topic.name, name=name, read_old=True, isolation="read_committed") as subscription:
+
+        def receive() -> str:
+            message = subscription.receive(PATIENCE_SECONDS)
+            assert message is not None
+            message.ack().wait(PATIENCE_SECONDS)
+            return message.text()
+
+        assert [receive() for _ in COMMITTED] == list(COMMITTED.values())
+        topic.end(2, commit=False)
+        topic.end(1, commit=True)
+        assert receive() == "later"
+        topic.plain("behind")
+        assert receive() == "behind"
+    assert client.admin.group(name).total_lag == 0
+
+
+def test_a_subscription_with_another_level_is_refused_by_name(
+    client: Client, topic: TransactionalTopic
+) -> None:
+    with pytest.raises(
+        ValueError, match="isolation='serializable': expected read_uncommitted or read_committed"
+    ):
+        client.subscribe(topic.name, name="billing", isolation="serializable")  # type: ignore[arg-type]
+
+
 def test_message_ids_of_other_batches_are_remembered_across_markers(
     broker: Broker, client: Client, unique: Unique
 ) -> None:
