@@ -14,6 +14,7 @@ from penstock.node.status.cluster_status import (
     ClusterStatus,
     HeldBackStatus,
     NodeStatus,
+    OverdueTransaction,
     PartitionStatus,
     QuorumStatus,
     ReplicaTrouble,
@@ -131,6 +132,16 @@ def test_a_queue_that_holds_retention_back_is_named_with_the_age(
     asked.shows = msgspec.structs.replace(HEALTHY, held_back=(held,))
     shown = succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
     line = f"mail-0 keeps 6 records (430 bytes) beyond its retention{by}: queue mail has not settled them"
+    assert line in shown
+
+
+def test_a_hanging_transaction_is_named_with_its_age_and_timeout(asked: Node, plain_cli: Cli) -> None:
+    late = OverdueTransaction(
+        transactional_id="billing-1", state="PrepareCommit", open_ms=720_000, timeout_ms=60_000
+    )
+    asked.shows = msgspec.structs.replace(HEALTHY, hanging_transactions=(late,))
+    shown = succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
+    line = "the transaction of billing-1 hangs: PrepareCommit, open for 12m, its timeout is 1m"
     assert line in shown
 
 

@@ -1,7 +1,14 @@
 """DescribeTransactions and ListTransactions: what operators see."""
 
 from penstock.errors import ErrorCode
-from penstock.transactions import Dialect, Producer, TransactionDescription, TransactionState, state_filter
+from penstock.transactions import (
+    Dialect,
+    EndedTotals,
+    Producer,
+    TransactionDescription,
+    TransactionState,
+    state_filter,
+)
 from penstock.transactions.states import COMPLETE_COMMIT, EMPTY, ONGOING, PREPARE_COMMIT
 from tests.transactions.transaction_harness import (
     ID,
@@ -105,3 +112,52 @@ def test_unknown_names_of_states_are_told() -> None:
     known, unknown = state_filter(["Ongoing", "Sleeping", "PrepareEpochFence", "ongoing"])
     assert known == {ONGOING, TransactionState.PREPARE_EPOCH_FENCE}
     assert unknown == ["Sleeping", "ongoing"]
+
+
+def test_only_transactions_that_have_not_ended_are_open() -> None:
+    harness = busy()
+    found = {one.transactional_id: one.state for one in harness.coordinator.open_transactions()}
+    assert found == {"open-one": ONGOING, "decided-one": PREPARE_COMMIT}
+    again = harness.restarted()
+    assert {one.transactional_id for one in again.coordinator.open_transactions()} == set(found)
+
+
+def test_an_id_whose_first_transaction_is_being_written_is_not_open_yet() -> None:
+    harness, client = ready()
+    harness.disk = "slow"
+    client.adds()
+    assert list(harness.coordinator.open_transactions()) == []
+    harness.flush()
+    assert [one.state for one in harness.coordinator.open_transactions()] == [ONGOING]
+
+
+def test_transactions_are_counted_by_outcome_when_all_markers_are_written() -> None:
+    harness, client = ongoing()
+    client.commits()
+    assert harness.ended == EndedTotals()
+    harness.marks()
+    client.adds()
+    client.aborts()
+    harness.marks()
+    assert harness.ended == EndedTotals(committed=1, aborted=1)
+    harness.restarted()
+    assert harness.ended == EndedTotals(committed=1, aborted=1)
+
+
+def test_an_abort_without_partitions_is_not_counted() -> None:
+    harness = TransactionHarness()
+    client = Client(harness, Dialect.V2)
+    client.inits()
+    assert client.aborts() is ErrorCode.NONE
+    assert harness.ended == EndedTotals()
+
+
+def test_a_completion_that_cannot_be_written_is_counted_once() -> None:
+    harness, client = ongoing()
+    client.commits()
+    harness.disk = "full"
+    harness.marks()
+    assert harness.ended == EndedTotals()
+    harness.disk = "prompt"
+    harness.passes(60_000)
+    assert harness.ended == EndedTotals(committed=1)

@@ -12,6 +12,7 @@ from penstock.transactions import (
     NO_PRODUCER,
     AddRequest,
     Dialect,
+    EndedTotals,
     EndRequest,
     ErrorResult,
     InitRequest,
@@ -51,7 +52,8 @@ class TransactionHarness:
     ) -> None:
         self.settings = settings or TransactionSettings()
         self.limits = limits or Limits()
-        self.coordinator = TransactionCoordinator(self.settings, self.limits)
+        self.ended = EndedTotals()
+        self.coordinator = TransactionCoordinator(self.settings, self.limits, self.ended)
         self.now_ms = now_ms
         self.producer_ids = producer_ids or itertools.count(1000)
         self.replies: dict[int, Result] = {}

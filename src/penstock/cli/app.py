@@ -31,6 +31,10 @@ COMMANDS = {
     "produce": ("penstock.cli.produce:produce", "Send lines from stdin to a topic."),
     "consume": ("penstock.cli.consume:consume", "Print a topic's messages."),
     "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "transactions": (
+        "penstock.cli.transactions:transactions",
+        "List, describe and abort transactions; find hanging ones.",
+    ),
     "subscriptions": ("penstock.cli.subscriptions:subscriptions", "List, describe and delete subscriptions."),
     "queues": ("penstock.cli.queues:queues", "Create, watch and clear work queues and their dead letters."),
     "clique": (

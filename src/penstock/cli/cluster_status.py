@@ -11,11 +11,17 @@ from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import ClusterApi, asks
 from penstock.cli.output import console, counted, table
-from penstock.cli.parameters import rounded
+from penstock.cli.parameters import in_words, rounded
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import stop_on_signals
 from penstock.cli.watching import clear, repeated, watch_options
-from penstock.node.status.cluster_status import ClusterStatus, HeldBackStatus, NodeStatus, PartitionStatus
+from penstock.node.status.cluster_status import (
+    ClusterStatus,
+    HeldBackStatus,
+    NodeStatus,
+    OverdueTransaction,
+    PartitionStatus,
+)
 
 EXIT_UNHEALTHY = 3
 """The exit code of --check when the cluster was reached and is not healthy."""
@@ -167,6 +173,7 @@ def _remainder(snapshot: ClusterStatus, chosen: Chosen) -> Iterator[str]:
         if node.decommissioning and not node.hosts
     ]
     lines += [_held_back(one) for one in snapshot.held_back if chosen.topic in (None, one.topic)]
+    lines += [_hanging(one) for one in snapshot.hanging_transactions if chosen.topic is None]
     if snapshot.unanswered:
         lines.append(f"no lag from node {', '.join(map(str, snapshot.unanswered))}: no answer")
     if snapshot.troubles:
@@ -179,6 +186,11 @@ def _held_back(one: HeldBackStatus) -> str:
     age = f", the oldest by {rounded(one.overdue_ms)}" if one.overdue_ms else ""
     kept = f"keeps {counted(one.records, 'record')} ({one.size_bytes} bytes) beyond its retention{age}"
     return f"{one.topic}-{one.partition} {kept}: {holder}"
+
+
+def _hanging(one: OverdueTransaction) -> str:
+    times = f"open for {rounded(one.open_ms)}, its timeout is {in_words(one.timeout_ms)}"
+    return f"the transaction of {one.transactional_id} hangs: {one.state}, {times}"
 
 
 def last_wait(snapshot: ClusterStatus, node: NodeStatus) -> str:

@@ -50,6 +50,12 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Connection({self.bootstrap!r})"
 
+    @property
+    def servers(self) -> str:
+        """The addresses with their ports, as our own client wants them."""
+        pairs = [_host_and_port(text) for text in self.bootstrap.split(",")]
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs)
+
     def config(self, **settings: Any) -> dict[str, Any]:
         """librdkafka's configuration: the command's settings, then those of the user (-X)."""
         base = {"bootstrap.servers": self.bootstrap, "client.id": "penstock-cli", "log_level": 0}

@@ -4,11 +4,13 @@ Sans-I/O."""
 from penstock.transactions.coordinator import TransactionCoordinator
 from penstock.transactions.listing import state_filter
 from penstock.transactions.states import TransactionState
+from penstock.transactions.transaction import NEVER_MS
 from penstock.transactions.values import (
     NO_PRODUCER,
     NO_PRODUCER_ID,
     AddRequest,
     Dialect,
+    EndedTotals,
     EndRequest,
     ErrorResult,
     InitRequest,
@@ -24,11 +26,13 @@ from penstock.transactions.wire_errors import TransactionApi, is_fencing, wire_e
 from penstock.types import Producer
 
 __all__ = [
+    "NEVER_MS",
     "NO_PRODUCER",
     "NO_PRODUCER_ID",
     "AddRequest",
     "Dialect",
     "EndRequest",
+    "EndedTotals",
     "ErrorResult",
     "InitRequest",
     "Producer",

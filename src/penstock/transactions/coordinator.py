@@ -31,10 +31,11 @@ from penstock.transactions.listing import describe, list_transactions
 from penstock.transactions.partitions import Partitions
 from penstock.transactions.producers import Producers
 from penstock.transactions.records import decode_key, decode_value
-from penstock.transactions.states import TransactionState
+from penstock.transactions.states import IDLE, TransactionState
 from penstock.transactions.store import EXPIRY, TIMEOUT, TransactionStore
 from penstock.transactions.values import (
     AddRequest,
+    EndedTotals,
     EndRequest,
     InitRequest,
     TransactionDescription,
@@ -52,8 +53,15 @@ class TransactionCoordinator:
     topics_version = -1
     """Nothing is decided by metadata."""
 
-    def __init__(self, settings: TransactionSettings | None = None, limits: Limits | None = None) -> None:
-        self._store = TransactionStore(settings or TransactionSettings(), limits or Limits())
+    def __init__(
+        self,
+        settings: TransactionSettings | None = None,
+        limits: Limits | None = None,
+        ended: EndedTotals | None = None,
+    ) -> None:
+        self._store = TransactionStore(
+            settings or TransactionSettings(), limits or Limits(), ended or EndedTotals()
+        )
         self._producers = Producers(self._store)
         self._partitions = Partitions(self._store)
         self._ending = Ending(self._store)
@@ -121,6 +129,13 @@ class TransactionCoordinator:
             longer_than_ms=longer_than_ms,
             matches=matches,
         )
+
+    def open_transactions(self) -> Iterator[TransactionDescription]:
+        """Those that are open or being ended. The caller may pause."""
+        for each in self._store.not_idle():
+            found = describe(each)
+            if found is not None and found.state not in IDLE:
+                yield found
 
     # --- time and disk
 

@@ -27,7 +27,7 @@ from penstock.timers import Timers
 from penstock.transactions.records import encode_key, encode_value
 from penstock.transactions.states import DEAD, DECIDED, IDLE, ONGOING, PREPARE_COMMIT, TransactionState
 from penstock.transactions.transaction import NO_PARTITIONS, Transaction
-from penstock.transactions.values import SendMarkers
+from penstock.transactions.values import EndedTotals, SendMarkers
 from penstock.types import TopicPartition
 
 TIMEOUT = "timeout"
@@ -62,9 +62,10 @@ class TransactionalId:
 class TransactionStore:
     """Every public method of the coordinator that changes something ends by taking the effects from the outbox."""
 
-    def __init__(self, settings: TransactionSettings, limits: Limits) -> None:
+    def __init__(self, settings: TransactionSettings, limits: Limits, ended: EndedTotals) -> None:
         self.settings = settings
         self.limits = limits
+        self._ended = ended
         self.outbox = Outbox()
         self.timers = Timers()
         self._ids: dict[str, TransactionalId] = {}
@@ -89,6 +90,10 @@ class TransactionStore:
     def snapshot(self) -> Iterator[TransactionalId]:
         """All ids that are stored. The caller may pause, and ids may come and go meanwhile."""
         return (each for each in list(self._ids.values()) if each.committed is not None)
+
+    def not_idle(self) -> list[TransactionalId]:
+        """The ids with a transaction or a write under way, without a walk over the idle ones, which are many."""
+        return [self._ids[name] for name in self._ids.keys() - self._idle.keys()]
 
     # --- start
 
@@ -190,7 +195,18 @@ class TransactionStore:
         value = each.committed
         assert value is not None
         self.timers.cancel((COMPLETION, each.transactional_id))
-        self.write(each, value.completed(now_ms), _no_reply)
+
+        def written(now_ms: int, ok: bool) -> None:
+            if ok and value.partitions:  # a client of V2 also ends transactions without any
+                self._count(value.state)
+
+        self.write(each, value.completed(now_ms), written)
+
+    def _count(self, outcome: TransactionState) -> None:
+        if outcome is PREPARE_COMMIT:
+            self._ended.committed += 1
+        else:
+            self._ended.aborted += 1
 
     # --- expiry
 

@@ -97,6 +97,14 @@ class SendMarkers(msgspec.Struct, frozen=True, kw_only=True):
     partitions: frozenset[TopicPartition]
 
 
+class EndedTotals(msgspec.Struct, kw_only=True):
+    """How many transactions have ended. A host gives all its cores the same one, so that the numbers do not go back
+    when it leads fewer."""
+
+    committed: int = 0
+    aborted: int = 0
+
+
 class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A transactional id as DescribeTransactions shows it."""
 

@@ -24,6 +24,7 @@ from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import clique_metrics, push_metrics, queue_metrics
 from penstock.web.snapshot import ApiFigures, GroupFigures, MemoryFigures, PartitionFigures, Snapshot
+from penstock.web.transaction_metrics import transaction_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,6 +49,7 @@ class _SnapshotCollector(Collector):
         yield from _partitions(self._snapshot.partitions)
         yield from _held_back(self._snapshot.held_back)
         yield from _groups(self._snapshot.groups)
+        yield from transaction_metrics(self._snapshot.transactions, self._snapshot.partitions)
         yield from queue_metrics(self._snapshot.queues)
         yield from push_metrics(self._snapshot.push)
         yield from clique_metrics(self._snapshot.cliques)

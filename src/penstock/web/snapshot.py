@@ -22,7 +22,8 @@ from penstock.node.replication.partition import Partition
 from penstock.node.slices import in_slices
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
-from penstock.types import TopicPartition
+from penstock.node.transactions.figures import TransactionFigures
+from penstock.types import Isolation, TopicPartition
 
 ROWS_PER_TURN = 200
 """Partitions and groups that are copied before other work gets its turn; each takes up to 20 µs."""
@@ -46,6 +47,9 @@ class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     """Readers get no farther: the high watermark."""
+    unstable: int = 0
+    """Offsets from the last stable one to the end, where this node leads. Readers of committed records wait for
+    them."""
 
 
 class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     offline_partitions: int = 0
     groups: tuple[GroupFigures, ...] = ()
     queues: tuple[QueueFigures, ...] = ()
+    transactions: TransactionFigures = TransactionFigures()
     push: PushFigures = NO_PUSH
     cliques: CliqueFigures = CliqueFigures()
     cluster: ClusterFigures = NO_CLUSTER
@@ -128,6 +133,7 @@ async def take_snapshot(node: Node) -> Snapshot:
         offline_partitions=node.partitions.offline_count(),
         groups=tuple([_group(group, held) async for group in groups]),
         queues=tuple(await node.queues.manager.figures()),
+        transactions=await node.transactions.figures(),
         push=node.subscriptions.figures(),
         cliques=node.cliques.figures(),
         cluster=await node.status.figures(),
@@ -180,7 +186,14 @@ def _partition(partition: Partition) -> PartitionFigures:
         segments=partition.log.segment_count,
         start_offset=partition.start_offset,
         end_offset=partition.high_watermark,
+        unstable=_unstable(partition),
     )
+
+
+def _unstable(partition: Partition) -> int:
+    if not partition.leads:
+        return 0
+    return max(0, partition.high_watermark - partition.end_for(Isolation.READ_COMMITTED))
 
 
 def group_figures(

@@ -7,8 +7,9 @@
             ...
 
 settings.py has the settings, connection.py talks to one broker, connection_pool.py keeps the connections, cluster.py
-tracks leaders, fetch.py reads ranges of offsets, producer.py writes batches, retry.py waits between tries. Errors and
-the table of retriable error codes are shared with the rest of `penstock.client`; nothing else of it is imported here.
+tracks leaders, coordinators.py finds coordinators, fetch.py reads ranges of offsets, producer.py writes batches,
+transactions.py has the requests of operators about transactions, retry.py waits between tries. Errors and the table of
+retriable error codes are shared with the rest of `penstock.client`; nothing else of it is imported here.
 """
 
 from penstock.client.wire.cluster import Cluster, Topic

@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock.client.errors import Refused, lacking
 from penstock.client.wire.connection import Connection, expect
 from penstock.client.wire.connection_pool import ConnectionPool
+from penstock.client.wire.coordinators import KeyType, find_coordinator
 from penstock.client.wire.group_offsets import GroupOffsets
 from penstock.client.wire.list_offsets import FoundOffset, OffsetSearch
 from penstock.client.wire.retry import retrying
@@ -115,6 +116,15 @@ class Cluster:
         return leader
 
     # --- connections
+
+    def brokers_once(self) -> tuple[int, ...]:
+        """The node ids of all brokers, from new metadata."""
+        self._topics_once([])
+        return self._pool.node_ids
+
+    def transaction_coordinator_once(self, transactional_id: str) -> int:
+        """The node id of the broker that coordinates the transactions of this id."""
+        return find_coordinator(self._pool, KeyType.TRANSACTION, transactional_id)
 
     def connect_once(self, node_id: int) -> Connection:
         """The shared connection to a broker; a new one if it was lost. Does not retry: callers look up the leader again

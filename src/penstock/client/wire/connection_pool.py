@@ -31,6 +31,10 @@ class ConnectionPool:
     def learn_one(self, node_id: int, address: ServerAddress) -> None:
         self._nodes[node_id] = address
 
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self._nodes))
+
     def knows(self, node_id: int) -> bool:
         return node_id in self._nodes
 

@@ -12,15 +12,11 @@ from typing import NamedTuple
 from penstock.client.errors import ClientError, Refused
 from penstock.client.wire.connection import Connection, expect
 from penstock.client.wire.connection_pool import ConnectionPool
+from penstock.client.wire.coordinators import KeyType, find_coordinator
 from penstock.client.wire.retry import retrying
-from penstock.client.wire.settings import ClientSettings, ServerAddress
+from penstock.client.wire.settings import ClientSettings
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
-from penstock.kafka.wire.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -34,7 +30,6 @@ from penstock.kafka.wire.messages.offset_fetch import (
 )
 from penstock.types import TopicPartition
 
-GROUP_KEY_TYPE = 0
 VERSION_BY_NAME_MAX = 9
 """From version 10 on, OffsetCommit and OffsetFetch name topics by id."""
 ALL_TOPICS_VERSION_MIN = 2
@@ -84,22 +79,11 @@ class GroupOffsets:
         try:
             node_id = self._coordinators.get(group)
             if node_id is None:
-                node_id = self._coordinators[group] = self._find(group)
+                node_id = self._coordinators[group] = find_coordinator(self._pool, KeyType.GROUP, group)
             yield self._pool.connect(node_id)
         except ClientError:
             self._coordinators.pop(group, None)
             raise
-
-    def _find(self, group: str) -> int:
-        message = FindCoordinatorRequest(key=group, key_type=GROUP_KEY_TYPE, coordinator_keys=[group])
-        answer = self._pool.ask_any(ApiKey.FIND_COORDINATOR, message, FindCoordinatorResponse)
-        # Before version 4 the answer itself has the fields of the only coordinator.
-        found: Coordinator | FindCoordinatorResponse = answer
-        if answer.coordinators:
-            found = answer.coordinators[0]
-        _check(found.error_code, f"the coordinator of group {group!r}", found.error_message)
-        self._pool.learn_one(found.node_id, ServerAddress(found.host, found.port))
-        return found.node_id
 
 
 class _Row(NamedTuple):

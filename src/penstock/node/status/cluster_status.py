@@ -90,6 +90,16 @@ class HeldBackStatus(msgspec.Struct, frozen=True, kw_only=True):
     overdue_ms: int
 
 
+class OverdueTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that is open for a minute longer than its timeout: its coordinator cannot end it, and readers of
+    committed records wait for it."""
+
+    transactional_id: str
+    state: str
+    open_ms: int
+    timeout_ms: int
+
+
 class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A partition on its way to other nodes."""
 
@@ -165,6 +175,9 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     held_back: tuple[HeldBackStatus, ...] = ()
     """Topics that a queue keeps from being shortened. This is no problem of the cluster, but may be of an
     application: its queue may be forgotten."""
+    hanging_transactions: tuple[OverdueTransaction, ...] = ()
+    """A few of each coordinator, the oldest first. The cause is another problem, such as a partition without a leader,
+    so this alone does not make the cluster unhealthy."""
     troubles: tuple[str, ...] = ()
     """All problems, in words for people."""
 
@@ -195,6 +208,7 @@ class NodeView(NamedTuple):
     offline: tuple[ReplicaTrouble, ...] = ()
     damaged: tuple[ReplicaTrouble, ...] = ()
     held_back: tuple[HeldBackStatus, ...] = ()
+    overdue: tuple[OverdueTransaction, ...] = ()
 
 
 class NodeIdentity(NamedTuple):

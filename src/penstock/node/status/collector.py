@@ -7,11 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.cluster import ClusterState
+from penstock.cluster import TRANSACTIONS_TOPIC, Assignment, ClusterState, Topic
 from penstock.config import Address
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
-from penstock.node.calls.messages.status import DamagedReplica, HeldBackRow, LedPartition, ReplicaRow
+from penstock.node.calls.messages.status import (
+    DamagedReplica,
+    HeldBackRow,
+    LedPartition,
+    OverdueRow,
+    ReplicaRow,
+)
 from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.replication.partition import Partition
@@ -26,6 +32,7 @@ from penstock.node.status.cluster_status import (
     NodeIdentity,
     NodeStatus,
     NodeView,
+    OverdueTransaction,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
@@ -36,6 +43,7 @@ from penstock.node.status.cluster_status import (
     render_troubles,
     voters_behind,
 )
+from penstock.node.transactions.figures import OpenTransaction
 from penstock.types import Caller, GroupId, Replica, Term, TopicPartition
 
 if TYPE_CHECKING:
@@ -55,13 +63,16 @@ Troubles = list[tuple[ReplicaTrouble, bool]]
 """Each with whether the replica takes part all the same."""
 
 
-def _row(partition: Partition, held: HeldBack | None) -> LedPartition:
+def _row(
+    partition: Partition, held: HeldBack | None, overdue: Iterable[OpenTransaction] = ()
+) -> LedPartition:
     width = max(1, partition.log.entries.end_index - partition.log.entries.first_index)
     per_entry = partition.log.size_bytes / width
     return LedPartition(
         partition.group,
         tuple(_replica(one, per_entry, width) for one in partition.replica.progress()),
         None if held is None else HeldBackRow(held.queue, held.size_bytes, held.records, held.overdue_ms),
+        tuple(OverdueRow(*one) for one in overdue),
     )
 
 
@@ -76,6 +87,16 @@ async def _progress(rows: Iterable[LedPartition]) -> Progress:
         row.group: tuple(ReplicaStatus(**one._asdict()) for one in row.replicas)
         async for row in in_slices(rows, PARTITIONS_PER_TURN)
     }
+
+
+def _overdue(rows: Iterable[LedPartition]) -> tuple[OverdueTransaction, ...]:
+    found = [OverdueTransaction(**one._asdict()) for row in rows for one in row.overdue]
+    return tuple(sorted(found, key=lambda one: one.open_ms, reverse=True))
+
+
+def _may_tell(topic: Topic, assignment: Assignment) -> bool:
+    """Whether the leader of this partition knows more of it than the metadata."""
+    return len(assignment.shown) > 1 or topic.config.keep_undone or topic.name == TRANSACTIONS_TOPIC
 
 
 def _troubles(node: int, rows: Iterable[DamagedReplica]) -> Troubles:
@@ -134,6 +155,7 @@ class StatusCollector:
             offline=seen.offline,
             damaged=seen.damaged,
             held_back=seen.held_back,
+            hanging_transactions=seen.overdue,
             troubles=troubles,
         )
 
@@ -205,12 +227,12 @@ class StatusCollector:
         return await self._node_view(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
-        """Nodes that know lags or held-back records which this one does not know."""
+        """Nodes that know lags, held-back records or overdue transactions which this one does not know."""
         leaders = self._node.leaders
         groups = [
             group
             for one, group, assignment in self._node.metadata.state.groups()
-            if (topic is None or one.name == topic) and (len(assignment.shown) > 1 or one.config.keep_undone)
+            if (topic is None or one.name == topic) and _may_tell(one, assignment)
         ]
         found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
         return {one for one in found if one >= 0 and one != self._node.node_id}
@@ -220,8 +242,11 @@ class StatusCollector:
 
     async def _rows_here(self) -> list[LedPartition]:
         held = dict(self._node.undone_retention.held_back())
+        overdue = await self._node.transactions.overdue()
         led = in_slices([*self._led(), *self._own_led()], PARTITIONS_PER_TURN)
-        return [_row(partition, held.get(partition)) async for partition in led]
+        return [
+            _row(partition, held.get(partition), overdue.get(partition.group, ())) async for partition in led
+        ]
 
     def _list_damaged_replicas(self, caller: Caller, request: None) -> list[DamagedReplica]:
         return list(self._troubles_here())[:MAX_ROWS]
@@ -260,6 +285,7 @@ class StatusCollector:
             offline=tuple(one for one, takes_part in troubles if not takes_part),
             damaged=tuple(one for one, takes_part in troubles if takes_part),
             held_back=tuple(self._held_back(led)),
+            overdue=_overdue(led),
         )
 
     def _held_back(self, led: Iterable[LedPartition]) -> Iterator[HeldBackStatus]:

@@ -6,7 +6,8 @@ markers that coordinators decide on, and `led_partitions.py` is the side of the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from heapq import nlargest
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -25,11 +26,14 @@ from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
+from penstock.node.slices import in_slices
+from penstock.node.transactions.figures import OVERDUE_NAMED_MAX, OpenTransaction, TransactionFigures
 from penstock.node.transactions.marker_sender import MarkerSender
 from penstock.transactions import (
     NO_PRODUCER_ID,
     AddRequest,
     Dialect,
+    EndedTotals,
     EndRequest,
     ErrorResult,
     InitRequest,
@@ -38,7 +42,7 @@ from penstock.transactions import (
     ProducerResult,
     TransactionCoordinator,
 )
-from penstock.types import Caller, TopicPartition
+from penstock.types import Caller, GroupId, TopicPartition
 
 R = TypeVar("R", ProducerResult, ErrorResult)
 
@@ -46,6 +50,9 @@ BUSY_SECONDS = 0.1
 """How long a request waits for the markers of the producer's last transaction, which take some milliseconds: clients
 pause for up to 500 ms after CONCURRENT_TRANSACTIONS. As long as Kafka waits before it adds partitions (V2)."""
 BUSY_PAUSE_SECONDS = 0.005
+
+ROWS_PER_TURN = 500
+"""Open transactions that are looked at before other work has its turn."""
 
 AskWithId = Callable[[TransactionCoordinator, int, object, int], list[Effect]]
 """A request that may need a producer id: takes the core, the time, the token and the id."""
@@ -67,9 +74,10 @@ class TransactionManager(Part):
     ) -> None:
         self._controller = controller
         self._markers = MarkerSender(state=metadata.state, view=view, controller=controller, calls=calls)
+        self._ended = EndedTotals()
         self.cores = DurableCores(
             TRANSACTIONS_TOPIC,
-            lambda: TransactionCoordinator(settings, limits),
+            lambda: TransactionCoordinator(settings, limits, self._ended),
             partitions=settings.topic_partitions,
             metadata=metadata,
             controller=controller,
@@ -135,6 +143,29 @@ class TransactionManager(Part):
         errors = host.core.verify(transactional_id, producer, partitions).errors
         return [errors[one] for one in partitions]
 
+    # --- for operators
+
+    async def figures(self) -> TransactionFigures:
+        ages = [one.open_ms for host in self._hosts() async for one in _open_transactions(host)]
+        return TransactionFigures(
+            open=len(ages),
+            oldest_ms=max(ages, default=0),
+            committed=self._ended.committed,
+            aborted=self._ended.aborted,
+        )
+
+    async def overdue(self) -> dict[GroupId, list[OpenTransaction]]:
+        """Transactions that should have ended long ago (OVERDUE_AFTER_MS), the oldest first, by the coordinator's
+        partition."""
+        found = {}
+        for host in self._hosts():
+            late = [one async for one in _open_transactions(host) if one.is_overdue]
+            found[host.partition.group] = nlargest(OVERDUE_NAMED_MAX, late, key=lambda one: one.open_ms)
+        return found
+
+    def _hosts(self) -> list[CoreHost[TransactionCoordinator]]:
+        return list(self.cores.loaded().values())
+
     # --- requests of the leaders of partitions
 
     async def _join(self, caller: Caller, request: JoinTransaction) -> JoinedTransaction:
@@ -150,6 +181,12 @@ class TransactionManager(Part):
             dialect=Dialect.V2,
         )
         return JoinedTransaction([int(await self.add_partitions(added))] * len(partitions))
+
+
+async def _open_transactions(host: CoreHost[TransactionCoordinator]) -> AsyncIterator[OpenTransaction]:
+    async for one in in_slices(host.core.open_transactions(), ROWS_PER_TURN):
+        age_ms = max(0, host.now_ms - one.start_ms)
+        yield OpenTransaction(one.transactional_id, one.state.title, age_ms, one.timeout_ms)
 
 
 async def _ask(

@@ -27,12 +27,23 @@ class HeldBackRow(NamedTuple):
     overdue_ms: int
 
 
+class OverdueRow(NamedTuple):
+    """A transaction that should have ended long ago: see `node.transactions.figures`."""
+
+    transactional_id: str
+    state: str
+    open_ms: int
+    timeout_ms: int
+
+
 class LedPartition(msgspec.Struct, frozen=True, array_like=True):
     """One partition that the answering node leads."""
 
     group: GroupId
     replicas: tuple[ReplicaRow, ...]
     held_back: HeldBackRow | None = None
+    overdue: tuple[OverdueRow, ...] = ()
+    """Of the coordinator on this partition, if it has one."""
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, array_like=True):
