@@ -11,7 +11,7 @@ from penstock import Broker
 from penstock.batch import iter_headers, read_records
 from penstock.client import Client
 from penstock.client.wire import ClientSettings, Cluster, fetch_range
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 from tests.transactional import ALL, COMMITTED, END, PATIENCE_SECONDS, TransactionalTopic
 
 Unique = Callable[[str], str]
@@ -68,6 +68,26 @@ def test_ranges_that_begin_or_end_with_markers_are_covered(
         for record in read_records(chunk, position)
     ]
     assert [offset for offset in found if start <= offset < end] == [at for at in ALL if start <= at < end]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, END), (4, 5), (5, 7), (4, 8), (6, 9), (10, END)])
+@pytest.mark.parametrize("fetch_bytes", [1, 1 << 20])
+def test_ranges_of_committed_records_leave_out_aborted_ones_and_end(
+    broker: Broker, topic: TransactionalTopic, start: int, end: int, fetch_bytes: int
+) -> None:
+    with Cluster(ClientSettings(bootstrap_servers=broker.bootstrap_servers)) as cluster:
+        where = TopicPartition(topic.name, 0)
+        chunks = fetch_range(
+            cluster, where, start, end, fetch_bytes=fetch_bytes, isolation=Isolation.READ_COMMITTED
+        )
+        found = [
+            record.offset
+            for chunk in chunks
+            for position, header in iter_headers(chunk)
+            if not header.control
+            for record in read_records(chunk, position)
+        ]
+    assert [at for at in found if start <= at < end] == [at for at in COMMITTED if start <= at < end]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +151,38 @@ def test_a_subscription_gets_no_marker_and_its_acks_pass_them(
         acked = message.ack()
         acked.wait(PATIENCE_SECONDS)
     assert client.admin.group(name).total_lag == 0
+
+
+def test_a_subscription_of_committed_records_waits_for_open_transactions_and_gets_no_aborted_record(
+    client: Client, topic: TransactionalTopic, unique: Unique
+) -> None:
+    topic.send(1, "later")
+    topic.send(2, "never")
+    name = unique("billing")
+    with client.subscribe(topic.name, name=name, read_old=True, isolation="read_committed") as subscription:
+
+        def receive() -> str:
+            message = subscription.receive(PATIENCE_SECONDS)
+            assert message is not None
+            message.ack().wait(PATIENCE_SECONDS)
+            return message.text()
+
+        assert [receive() for _ in COMMITTED] == list(COMMITTED.values())
+        topic.end(2, commit=False)
+        topic.end(1, commit=True)
+        assert receive() == "later"
+        topic.plain("behind")
+        assert receive() == "behind"
+    assert client.admin.group(name).total_lag == 0
+
+
+def test_a_subscription_with_another_level_is_refused_by_name(
+    client: Client, topic: TransactionalTopic
+) -> None:
+    with pytest.raises(
+        ValueError, match="isolation='serializable': expected read_uncommitted or read_committed"
+    ):
+        client.subscribe(topic.name, name="billing", isolation="serializable")  # type: ignore[arg-type]
 
 
 def test_message_ids_of_other_batches_are_remembered_across_markers(

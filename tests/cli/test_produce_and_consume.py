@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Broker
-from tests.transactional import COMMITTED, TransactionalTopic
+from tests.transactional import ALL, COMMITTED, TransactionalTopic
 
 from .conftest import Cli, succeeded
 
@@ -152,6 +152,16 @@ def test_markers_of_transactions_are_no_messages_and_do_not_keep_it_from_ending(
     made.send(1, "open")
     assert {message["offset"]: message["value"] for message in everything(cli, made.name)} == COMMITTED
     last = succeeded(cli("consume", made.name, "--offset=-4", "--exit")).stdout
-    assert last == "b1\n", (
-        "the others of the last four offsets are two markers and a record that is not committed"
-    )
+    assert last == "b1\n", "the other three offsets before the open transaction are markers"
+
+
+def test_read_uncommitted_prints_aborted_and_open_transactions_too(
+    cli: Cli, broker: Broker, unique: Unique
+) -> None:
+    made = TransactionalTopic(broker, unique("marked"))
+    made.fill()
+    made.send(1, "open")
+    options = ("--exit", "--isolation", "read_uncommitted")
+    printed = succeeded(cli("consume", made.name, "--from-beginning", *options)).stdout
+    assert printed.splitlines() == [*ALL.values(), "open"]
+    assert succeeded(cli("consume", made.name, "--offset=-1", *options)).stdout == "open\n"

@@ -228,8 +228,8 @@ def test_the_same_filters_work_without_pushdown(make_topic: Make, produce: Produ
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss='maybe': expected true or false"),
         ({"kafka.security.protocol": "TLS"}, "kafka.security.protocol='TLS': expected one of PLAINTEXT, SSL"),
         (
-            {"kafka.isolation.level": "read_committed"},
-            "expected read_uncommitted: this source does not leave out aborted transactions",
+            {"kafka.isolation.level": "serializable"},
+            "kafka.isolation.level='serializable': expected read_uncommitted or read_committed",
         ),
         ({"kafka.auto.offset.reset": "earliest"}, "expected the option startingOffsets instead"),
         ({"kafka.fetch.max.byts": "1"}, "did you mean kafka.fetch.max.bytes"),

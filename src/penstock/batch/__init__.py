@@ -6,6 +6,7 @@ from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns
 from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
 from penstock.batch.compression import compress, decompress
+from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.batch.header import (
     HEADER_SIZE,
     BatchHeader,
@@ -45,6 +46,7 @@ IS_COMPILED = not str(_scan.__file__).endswith(".py")
 __all__ = [
     "HEADER_SIZE",
     "IS_COMPILED",
+    "AbortedBatches",
     "BatchHeader",
     "Buffer",
     "Column",

@@ -17,6 +17,7 @@ import msgspec
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -41,6 +42,7 @@ QUICK_FETCH_MS, DEFAULT_FETCH_MS = 50, 500
 JOIN_NOTICE_S = 15.0
 """A rebalance takes seconds; after this long a person should know what is being waited for."""
 
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 Printer = Callable[[Message], bytes]
 
@@ -56,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where to start; negative: so many before the end."""
     exit_at_end: bool = False
     max_messages: int | None = None
+    isolation: str = "read_committed"
 
 
 class Reader:
@@ -72,6 +75,7 @@ class Reader:
             enable_auto_commit=plan.group is not None,
             enable_auto_offset_store=False,
             enable_partition_eof=True,
+            isolation_level=plan.isolation,
             fetch_wait_max_ms=QUICK_FETCH_MS if plan.exit_at_end else DEFAULT_FETCH_MS,
         )
 
@@ -162,6 +166,8 @@ class Reader:
               help="Stop at the end instead of waiting for more.")  # fmt: skip
 @click.option("-n", "--max", "max_messages", type=click.IntRange(min=1),
               help="Stop after this many messages.")  # fmt: skip
+@click.option("--isolation", type=click.Choice(ISOLATION_LEVELS), default=ISOLATION_LEVELS[0], show_default=True,
+              help="read_uncommitted: also messages of transactions that are open or were aborted.")  # fmt: skip
 @click.option("-K", "--key-separator", help="Print the key too, and this between it and the value.")
 @click.option("--json", "as_json", is_flag=True,
               help="One JSON object per line, with key, headers, offset and timestamp.")  # fmt: skip
@@ -202,7 +208,8 @@ def _starts(connection: Connection, plan: Plan) -> topic_facts.Partitions:
     firsts = topic_facts.offsets_at(connection, admin, wanted, OffsetSpec.earliest())
     if plan.from_beginning:
         return firsts
-    ends = topic_facts.offsets_at(connection, admin, wanted, OffsetSpec.latest())
+    isolation = IsolationLevel[plan.isolation.upper()]
+    ends = topic_facts.offsets_at(connection, admin, wanted, OffsetSpec.latest(), isolation=isolation)
     return {where: max(firsts[where], ends[where] + (plan.offset or 0)) for where in wanted}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -33,13 +33,19 @@ def _placement(connection: Connection, admin: AdminClient, topic: str) -> Any:
 
 
 def offsets_at(
-    connection: Connection, admin: AdminClient, partitions: Iterable[tuple[str, int]], spec: OffsetSpec
+    connection: Connection,
+    admin: AdminClient,
+    partitions: Iterable[tuple[str, int]],
+    spec: OffsetSpec,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Partitions:
-    """The offset of each partition at a point such as earliest, latest or a timestamp (-1: none)."""
+    """The offset of each partition at a point such as earliest, latest or a timestamp (-1: none). For readers of
+    committed records, a partition ends where its first open transaction begins."""
     request = {TopicPartition(topic, partition): spec for topic, partition in partitions}
     if not request:
         return {}
-    futures = admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+    futures = admin.list_offsets(request, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
     return {
         (where.topic, where.partition): connection.wait(future, f"asking for offsets of {where.topic}").offset
         for where, future in futures.items()

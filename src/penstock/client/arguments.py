@@ -6,7 +6,7 @@ A TypeError or ValueError names the argument.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -29,6 +29,10 @@ WAIT_SECONDS_MAX: Final = 2_000_000.0
 RETRY_SECONDS_MAX: Final = 7 * 24 * 3600.0
 """Brokers accept no longer delay."""
 PREFETCH_MAX: Final = 100_000
+
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+"""Whether a reader sees messages of transactions that are open or were aborted."""
+READ_UNCOMMITTED: Final = "read_uncommitted"
 
 
 def as_seconds(name: str, amount: Seconds) -> float:
@@ -164,6 +168,13 @@ def checked_prefetch(prefetch: int) -> int:
     if not 1 <= prefetch <= PREFETCH_MAX:
         raise ValueError(f"prefetch={prefetch}: expected 1 to {PREFETCH_MAX}")
     return prefetch
+
+
+def checked_isolation(isolation: IsolationLevel) -> IsolationLevel:
+    levels = get_args(IsolationLevel)
+    if isolation not in levels:
+        raise ValueError(f"isolation={isolation!r}: expected {' or '.join(levels)}")
+    return isolation
 
 
 def checked_name(argument: str, name: str) -> str:

@@ -13,14 +13,17 @@ from confluent_kafka.admin import AdminClient, ResourceType
 
 from penstock.client.admin import Admin, read_configs
 from penstock.client.arguments import (
+    READ_UNCOMMITTED,
     UNSET,
     Headers,
+    IsolationLevel,
     Moment,
     Seconds,
     Text,
     Unset,
     as_bytes,
     as_ms,
+    checked_isolation,
     checked_name,
     checked_prefetch,
     payload,
@@ -235,12 +238,14 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         ack_timeout: Seconds = DEFAULT_ACK_TIMEOUT_S,
         ttl: Seconds = DEFAULT_TTL_S,
         idle_s: Seconds | None = None,
+        isolation: IsolationLevel = READ_UNCOMMITTED,
     ) -> SubscriptionT:
         """Follows topics in log order, from where the last ack of this name left off.
 
         `read_old`: a new subscription begins with the oldest message. `prefetch`: the most unacked messages at once.
         `take_over`: if the name is in use, its subscriber is disconnected. A message that is not acked within
-        `ack_timeout` is sent again; the broker deletes a subscription that has had no subscriber for its `ttl`.
+        `ack_timeout` is sent again; the broker deletes a subscription that has had no subscriber for its `ttl`. With
+        `isolation="read_committed"`, messages of transactions come when these are committed, and never if aborted.
         """
 
         def open_session(make: Callable[..., Any]) -> SubscriptionSession[Any]:
@@ -254,6 +259,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
                 take_over=take_over,
                 ack_timeout_ms=as_ms("ack_timeout", ack_timeout),
                 ttl_ms=as_ms("ttl", ttl),
+                isolation=checked_isolation(isolation),
                 reconnect_timeout_s=self._reconnect_timeout_s,
                 last_problem=no_answer_text(self._servers),
             )

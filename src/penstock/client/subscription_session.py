@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from urllib.parse import quote
 
+from penstock.client.arguments import READ_UNCOMMITTED, IsolationLevel
 from penstock.client.errors import Closed, Garbled, LeaseLost
 from penstock.client.frames import (
     PUSH_PATH,
@@ -61,6 +62,7 @@ class SubscriptionSession(Session[Item]):
         take_over: bool,
         ack_timeout_ms: int,
         ttl_ms: int,
+        isolation: IsolationLevel = READ_UNCOMMITTED,
         reconnect_timeout_s: float | None = None,
         last_problem: str = "",
     ) -> None:
@@ -74,6 +76,8 @@ class SubscriptionSession(Session[Item]):
             "ack_timeout_ms": ack_timeout_ms,
             "ttl_ms": ttl_ms,
         }
+        if isolation != READ_UNCOMMITTED:
+            self._options["isolation"] = isolation  # a broker of an earlier version does not know the field
         self._take_over = take_over
         self._redirects = 0
         self._was_served = False

@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.errors import ConfigError
 from penstock.spark.setting_table import SettingTable
+from penstock.types import Isolation
 
 HONOURED: Final = frozenset(
     [
@@ -82,10 +83,12 @@ TABLE: Final = SettingTable(
 def check(settings: Mapping[str, str]) -> None:
     """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
     TABLE.check(settings)
-    isolation = settings.get("isolation.level", "read_uncommitted")
-    if isolation != "read_uncommitted":
-        raise ConfigError(
-            "kafka.isolation.level",
-            isolation,
-            "read_uncommitted: this source does not leave out aborted transactions yet. Leave it out",
-        )
+
+
+def isolation_of(settings: Mapping[str, str]) -> Isolation:
+    """Whether the query sees records of open and aborted transactions. By default it does, as in Kafka."""
+    level = settings.get("isolation.level", "read_uncommitted")
+    levels = {one.name.lower(): one for one in Isolation}
+    if level not in levels:
+        raise ConfigError("kafka.isolation.level", level, " or ".join(levels))
+    return levels[level]

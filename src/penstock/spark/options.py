@@ -23,6 +23,7 @@ from penstock.spark.read_bounds import (
     parse_topics,
 )
 from penstock.spark.security_options import security_of
+from penstock.types import Isolation
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS_COLUMN: Final = "headers"
@@ -67,6 +68,7 @@ class SourceOptions:
     group_id: str | None
     group_id_prefix: str
     commit_progress: bool
+    isolation: Isolation
     fetch_bytes: int
     max_wait_ms: int
     push_filters: bool
@@ -104,6 +106,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         group_id=kafka.get("group.id"),
         group_id_prefix=reader.text("groupIdPrefix") or "spark-penstock-source",
         commit_progress=reader.flag("commitProgress", True),
+        isolation=kafka_settings.isolation_of(kafka),
         fetch_bytes=_fetch_bytes(kafka),
         max_wait_ms=whole_number(
             "kafka.fetch.max.wait.ms", kafka.get("fetch.max.wait.ms", "500"), most=60_000

@@ -72,7 +72,13 @@ class Planner:
         return self._offsets(dict.fromkeys(topic_partitions, EARLIEST))
 
     def latest(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a reader with the query's isolation level finds no more records now."""
         return self._offsets(dict.fromkeys(topic_partitions, LATEST))
+
+    def log_ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends of the logs, whatever the isolation level."""
+        wanted = dict.fromkeys(topic_partitions, LATEST)
+        return {tp: found.offset for tp, found in self.cluster.offsets(wanted).items()} if wanted else {}
 
     def resolve(
         self, bound: Bound, topic_partitions: tuple[TopicPartition, ...]
@@ -131,4 +137,4 @@ class Planner:
         return {tp: answer.offset for tp, answer in self._ask(wanted).items()}
 
     def _ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, FoundOffset]:
-        return self.cluster.offsets(wanted) if wanted else {}
+        return self.cluster.offsets(wanted, isolation=self._options.isolation) if wanted else {}

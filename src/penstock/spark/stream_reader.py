@@ -34,7 +34,7 @@ from penstock.spark.read_limits import OffsetRange, limited, split
 from penstock.spark.read_task import ReadTask
 from penstock.spark.stream_offset import StreamOffset
 from penstock.spark.values import make_dead_letter_topics
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 
 log = logging.getLogger("penstock.spark")
 
@@ -202,6 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, begins: dict[TopicPartition, int], layout: Layout) -> dict[TopicPartition, int]:
         ends = self._planner.latest(layout.topic_partitions)
+        ends |= self._beyond_open_transactions(begins, ends)
         for tp, end in sorted(ends.items()):
             if end < begins[tp]:
                 report(
@@ -213,6 +214,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Never past the target; what came to be after it was set waits for the next run.
         targets = {tp: max(self._target.get(tp, begins[tp]), begins[tp]) for tp in ends}
         return {tp: min(end, targets[tp]) for tp, end in ends.items()}
+
+    def _beyond_open_transactions(
+        self, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Partitions that the stream, with another isolation level, has read beyond the last stable offset. They are
+        not shorter than they were: the stream waits there."""
+        if self._options.isolation is Isolation.READ_UNCOMMITTED:
+            return {}
+        logs = self._planner.log_ends([tp for tp, end in ends.items() if end < begins[tp]])
+        return {tp: begins[tp] for tp, end in logs.items() if end >= begins[tp]}
 
     def _admitted(
         self, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit

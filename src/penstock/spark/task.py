@@ -118,7 +118,13 @@ class TaskReader:
         while start < task.end:
             try:
                 for chunk in fetch_range(
-                    cluster, task.topic_partition, start, task.end, fetch_bytes=size, max_wait_ms=wait_ms
+                    cluster,
+                    task.topic_partition,
+                    start,
+                    task.end,
+                    fetch_bytes=size,
+                    max_wait_ms=wait_ms,
+                    isolation=self.options.isolation,
                 ):
                     yield start, chunk
                 return

@@ -1,5 +1,6 @@
 """The schema of decoded values: as given by valueSchema, or inferred from the first records of the topics."""
 
+from collections.abc import Generator
 from typing import Final
 
 from pyspark.sql.types import StructType
@@ -10,7 +11,6 @@ from penstock.errors import ConfigError
 from penstock.spark.options import SourceOptions
 from penstock.spark.payloads import given_schema, infer_schema
 from penstock.spark.planner import Planner
-from penstock.types import TopicPartition
 
 MOST_SAMPLE_BYTES: Final = 256 << 20
 """The most bytes that are read of one partition: this happens while the query is planned."""
@@ -40,16 +40,18 @@ def _sample(options: SourceOptions) -> list[bytes]:
         share = -(-options.payload.infer_sample_size // max(1, len(filled)))
         values: list[bytes] = []
         for tp in filled:
-            values += _first_values(planner, tp, starts[tp], ends[tp], share)
+            chunks = fetch_range(
+                planner.cluster, tp, starts[tp], ends[tp], fetch_bytes=1 << 20, isolation=options.isolation
+            )
+            values += _first_values(chunks, share)
         return values[: options.payload.infer_sample_size]
     finally:
         planner.close()
 
 
-def _first_values(planner: Planner, tp: TopicPartition, start: int, end: int, most: int) -> list[bytes]:
+def _first_values(chunks: Generator[bytes, None, None], most: int) -> list[bytes]:
     values: list[bytes] = []
     seen_bytes = 0
-    chunks = fetch_range(planner.cluster, tp, start, end, fetch_bytes=1 << 20)
     try:
         for chunk in chunks:
             seen_bytes += len(chunk)

@@ -10,8 +10,9 @@ from msgspec import Meta
 from penstock.batch import Record, iter_headers
 from penstock.node.subscriptions import Encoder, Rows, SubscribeRequest
 from penstock.queue.subscription import SubscriberSettings
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 from penstock.web.api.payloads import Encoding, record_out
+from penstock.web.api.reading import IsolationName
 from penstock.web.api.topics import TopicName
 from penstock.web.websocket_frames import Frames
 from penstock.web.websocket_protocol import binary_frame, text_frame
@@ -40,6 +41,7 @@ class Subscribe(Frame, frozen=True, kw_only=True, tag="subscribe"):
     take_over: bool = False
     credit: Credit = 100
     encoding: Literal["json", "text", "base64", "batch"] = "json"
+    isolation: IsolationName = "read_uncommitted"
     ack_timeout_ms: Annotated[int, Meta(ge=100, le=24 * 3600 * 1000)] = 30_000
     ttl_ms: Annotated[int, Meta(ge=1_000, le=MAX_TTL_MS)] = 7 * 24 * 3600 * 1000
 
@@ -51,6 +53,7 @@ class Subscribe(Frame, frozen=True, kw_only=True, tag="subscribe"):
             read_old=self.read_old,
             take_over=self.take_over,
             encoder=ENCODERS[self.encoding],
+            isolation=Isolation[self.isolation.upper()],
             ttl_ms=self.ttl_ms,
             settings=SubscriberSettings(credit=self.credit, ack_timeout_ms=self.ack_timeout_ms),
         )

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.subscriptions import Bounds, page_reader
+from penstock.node.subscriptions import BatchesRead, Bounds, page_reader
 from penstock.node.subscriptions.page_reader import PageKey, PageReader, Source
 from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
 from penstock.node.subscriptions.values import FAILED, GONE, ReadOutcome, Rows
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 
 KEY = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
@@ -61,7 +61,9 @@ class FakeReader:
         self._grown.set()
         self._grown = asyncio.Event()
 
-    async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
+    async def read(
+        self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
+    ) -> BatchesRead:
         self.reads += 1
         if self.trouble:
             raise self.trouble.pop(0)
@@ -71,7 +73,7 @@ class FakeReader:
             self.waiting += 1
             await self._grown.wait()
             self.waiting -= 1
-        return self._from(offset, max_bytes)
+        return BatchesRead(self._from(offset, max_bytes))
 
     def _from(self, offset: int, max_bytes: int) -> bytes:
         found = b""
@@ -80,7 +82,9 @@ class FakeReader:
                 found += data
         return found
 
-    async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    async def bounds(
+        self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> Mapping[int, Bounds]:
         return dict.fromkeys(partitions, Bounds(self.start, self.batches[-1][1] if self.batches else 0))
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
@@ -246,10 +250,10 @@ def test_an_unreadable_batch_ends_the_page_before_it_and_is_then_skipped() -> No
     bad = bytearray(build_batch([Record(1, 1_000, None, b"bad"), Record(2, 1_000, None, b"bad")]))
     bad[-1] ^= 0xFF
     encoder = PlainEncoder()
-    page = open_page(KEY, good + bytes(bad), 0, encoder)
+    page = open_page(KEY, BatchesRead(good + bytes(bad)), 0, encoder)
     assert isinstance(page, Page)
     assert (page.offsets, page.end) == ([0], 1)
-    outcome = open_page(KEY, bytes(bad), 1, encoder)
+    outcome = open_page(KEY, BatchesRead(bytes(bad)), 1, encoder)
     assert isinstance(outcome, ReadOutcome)
     assert outcome.unreadable_to == 3
     assert outcome.reason
@@ -258,7 +262,7 @@ def test_an_unreadable_batch_ends_the_page_before_it_and_is_then_skipped() -> No
 def test_frames_are_limited_in_size_and_have_at_least_one_message() -> None:
     sizes = [100, FRAME_BYTES * 2, 100, FRAME_BYTES // 2, FRAME_BYTES // 2, 100]
     records = [Record(offset, 1_000, None, bytes(size)) for offset, size in enumerate(sizes)]
-    page = open_page(KEY, bytes(build_batch(records)), 0, PlainEncoder())
+    page = open_page(KEY, BatchesRead(bytes(build_batch(records))), 0, PlainEncoder())
     assert isinstance(page, Page)
     row, frames = 0, []
     while row < len(sizes):

@@ -129,6 +129,7 @@ def test_every_operation_and_every_field_has_a_description(document: Any) -> Non
         "max_bytes": "query",
         "wait_ms": "query",
         "encoding": "query",
+        "isolation": "query",
     }
     assert set(read["responses"]) == {"200", "400", "404", "413", "416", "422", "429", "503"}
     assert document["components"]["schemas"]["RecordIn"]["additionalProperties"] is False

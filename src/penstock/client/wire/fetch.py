@@ -12,7 +12,7 @@ import logging
 from collections.abc import Generator
 from struct import Struct
 
-from penstock.batch import HEADER_SIZE
+from penstock.batch import HEADER_SIZE, AbortedBatches, iter_headers
 from penstock.client.errors import ClientError, Garbled, Refused, lacking
 from penstock.client.wire.cluster import Cluster
 from penstock.client.wire.connection import Connection
@@ -21,6 +21,7 @@ from penstock.client.wire.retry import RetryBackoff
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (
+    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -85,7 +86,9 @@ def fetch_range(
     """Chunks of whole batches that cover the offsets from `start` to `end` (excluded).
 
     The first chunk may begin before `start` and the last may end after `end`. Compaction may have left gaps, and
-    control batches are included. A caller that stops early closes the generator (or drops it, which closes it).
+    control batches are included. With READ_COMMITTED the batches of aborted transactions are left out, and no offset
+    from the first open transaction on can be read. A caller that stops early closes the generator (or drops it, which
+    closes it).
     """
     reader = _Reader(cluster, tp, start, end, fetch_bytes, max_wait_ms, isolation)
     try:
@@ -219,12 +222,12 @@ class _Reader:
         if records:
             assert isinstance(records, memoryview)
             self._empty_answers = 0
-            return self._cut(records)
+            return self._cut(records, row.aborted_transactions)
         self._use_empty(row)
         return b""
 
-    def _cut(self, records: memoryview) -> bytes:
-        """Cuts after the last whole batch that begins before the end of the range."""
+    def _cut(self, records: memoryview, aborted: list[AbortedTransaction] | None) -> bytes:
+        """Cuts after the last whole batch that begins before the end of the range. Empty if all of it was aborted."""
         position, size = walk(records, self._end, self._place)
         if position is None:
             self._ask_for_more()
@@ -232,7 +235,9 @@ class _Reader:
         if position <= self._position:
             raise Garbled(f"Fetch of {self._place} at offset {self._position}: the batches end at {position}")
         self._position = position
-        return bytes(records[:size])
+        self.backoff.restart()
+        whole = bytes(records[:size])
+        return without_aborted(whole, aborted) if aborted else whole
 
     def _ask_for_more(self) -> None:
         """Not even one batch fitted. Most brokers always send one whole batch; this one does not."""
@@ -287,6 +292,17 @@ def walk(records: memoryview, end: int, tp: TopicPartition) -> tuple[int | None,
         at += _LENGTH_OVERHEAD + length
         position = base_offset + last_delta + 1
     return position, at
+
+
+def without_aborted(batches: bytes, aborted: list[AbortedTransaction]) -> bytes:
+    """The batches of one answer but those of the aborted transactions that the answer names."""
+    left_out = AbortedBatches((one.producer_id, one.first_offset) for one in aborted)
+    view = memoryview(batches)
+    return b"".join(
+        view[position : position + header.size]
+        for position, header in iter_headers(batches)
+        if not left_out.covers(header)
+    )
 
 
 def _check(code: int, tp: TopicPartition) -> None:

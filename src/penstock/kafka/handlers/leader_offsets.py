@@ -13,7 +13,7 @@ from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.node.calls.retry import may_repeat
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 
 LATEST, EARLIEST = -1, -2
 """These ask for the ends of a log instead of the offset of a time."""
@@ -26,14 +26,18 @@ Found = dict[int, int | PenstockError]
 
 
 async def get_offsets(
-    client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int
+    client: InnerClient,
+    topic: str,
+    partitions: Iterable[int],
+    timestamp: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[int, int]:
     """Asks again while leaders are being elected. Raises the error of a partition whose leader gives no offset."""
     retry = client.node.calls.retry()
     offsets: dict[int, int] = {}
     missing = list(partitions)
     while missing:
-        found = await find_offsets(client, topic, missing, timestamp)
+        found = await find_offsets(client, topic, missing, timestamp, isolation)
         for partition, offset in found.items():
             if isinstance(offset, int):
                 offsets[partition] = offset
@@ -62,7 +66,13 @@ async def find_ranges(
     return ranges
 
 
-async def find_offsets(client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int) -> Found:
+async def find_offsets(
+    client: InnerClient,
+    topic: str,
+    partitions: Iterable[int],
+    timestamp: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> Found:
     """Asks each leader once."""
     found: Found = {}
     by_leader: dict[int, list[int]] = {}
@@ -71,16 +81,21 @@ async def find_offsets(client: InnerClient, topic: str, partitions: Iterable[int
             by_leader.setdefault(client.leader_of(topic, partition), []).append(partition)
         except KafkaError as unknown:
             found[partition] = unknown
-    asked = (_ask_one(client, to, topic, rows, timestamp) for to, rows in by_leader.items())
+    asked = (_ask_one(client, to, topic, rows, timestamp, isolation) for to, rows in by_leader.items())
     for answer in await asyncio.gather(*asked):
         found |= answer
     return found
 
 
-async def _ask_one(client: InnerClient, to: int, topic: str, partitions: list[int], timestamp: int) -> Found:
+async def _ask_one(
+    client: InnerClient, to: int, topic: str, partitions: list[int], timestamp: int, isolation: Isolation
+) -> Found:
     rows = [ListOffsetsPartition(partition_index=one, timestamp=timestamp) for one in partitions]
     request = ListOffsetsRequest(
-        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=rows)], timeout_ms=10_000
+        replica_id=CONSUMER,
+        isolation_level=isolation,
+        topics=[ListOffsetsTopic(name=topic, partitions=rows)],
+        timeout_ms=10_000,
     )
     try:
         answer = await client.ask(ApiKey.LIST_OFFSETS, request, ListOffsetsResponse, to=to)

@@ -13,8 +13,8 @@ from penstock.kafka.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from penstock.node.subscriptions import Bounds
-from penstock.types import TopicPartition
+from penstock.node.subscriptions import BatchesRead, Bounds
+from penstock.types import Isolation, TopicPartition
 
 
 class LeaderReader:
@@ -23,13 +23,16 @@ class LeaderReader:
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
+    async def read(
+        self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
+    ) -> BatchesRead:
         topic, partition = key
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
+            isolation_level=isolation,
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )
         leader = self._client.leader_of(topic, partition)
@@ -38,11 +41,15 @@ class LeaderReader:
         if found.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(found.error_code), f"the leader of {key} refused to read it")
         records = found.records or b""
-        return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
+        data = b"".join(records) if isinstance(records, list | tuple) else bytes(records)
+        aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+        return BatchesRead(data, aborted)
 
-    async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    async def bounds(
+        self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> Mapping[int, Bounds]:
         starts = await get_offsets(self._client, topic, partitions, EARLIEST)
-        ends = await get_offsets(self._client, topic, partitions, LATEST)
+        ends = await get_offsets(self._client, topic, partitions, LATEST, isolation)
         return {one: Bounds(starts[one], ends[one]) for one in partitions}
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:

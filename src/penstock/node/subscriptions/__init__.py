@@ -8,6 +8,7 @@ describes and deletes subscriptions on any node.
 from penstock.node.subscriptions.manager import Subscriptions
 from penstock.node.subscriptions.session import SubscriberSession, position_json
 from penstock.node.subscriptions.values import (
+    BatchesRead,
     Bounds,
     ControlFrame,
     Encoder,
@@ -19,6 +20,7 @@ from penstock.node.subscriptions.values import (
 )
 
 __all__ = [
+    "BatchesRead",
     "Bounds",
     "ControlFrame",
     "Encoder",

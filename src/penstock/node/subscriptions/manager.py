@@ -247,7 +247,8 @@ class Subscriptions:
                 true = await self._of_these_logs(request.name, topic, known)
                 positions += [true.get(key, Position(key, 0)) for key in keys]
             else:
-                bounds = await self._reader.bounds(topic.name, range(topic.partitions))
+                partitions = range(topic.partitions)
+                bounds = await self._reader.bounds(topic.name, partitions, request.isolation)
                 for key in keys:
                     start, end = bounds[key.partition]
                     positions.append(Position(key, start if request.read_old else end))

@@ -9,14 +9,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from penstock.batch import iter_headers, unpacked_total
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.pages import Page, open_page
-from penstock.node.subscriptions.values import FAILED, GONE, Encoder, Reader, ReadOutcome
-from penstock.types import NO_TERM, TopicPartition
+from penstock.node.subscriptions.values import FAILED, GONE, BatchesRead, Encoder, Reader, ReadOutcome
+from penstock.types import NO_TERM, Isolation, TopicPartition
 
 PAGE_BYTES = 64 * 1024
 """One read: some 100 us of the event loop, and the memory of a subscriber that lags behind."""
@@ -39,11 +40,13 @@ OnRead = Callable[[Page | ReadOutcome], None]
 
 class Source(NamedTuple):
     """A partition of a topic with this id: a later topic of the same name is another source. So is the log of a topic
-    in memory under a later leader: it may be a new log, with other messages at the same offsets."""
+    in memory under a later leader: it may be a new log, with other messages at the same offsets. Readers of committed
+    records share no pages with others."""
 
     key: TopicPartition
     topic_id: UUID
     term: int = NO_TERM
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
 
 
 class PageKey(NamedTuple):
@@ -167,8 +170,8 @@ class PageReader:
         wait_ms = 0
         while self._exists(key):
             try:
-                data = await self._bytes(key, wait_ms)
-                if data and (opened := await self._opened(key, data)) is not None:
+                read = await self._batches_from(key, wait_ms)
+                if read.data and (opened := await self._opened(key, read)) is not None:
                     return opened if self._exists(key) else GONE
                 wait_ms = WAIT_MS
             except PenstockError as error:
@@ -182,21 +185,24 @@ class PageReader:
     def _exists(self, key: PageKey) -> bool:
         return self._topic_id(key.source.key.topic) == key.source.topic_id
 
-    async def _bytes(self, key: PageKey, wait_ms: int) -> bytes:
-        max_bytes = 1 if key.single else PAGE_BYTES
+    async def _batches_from(self, key: PageKey, wait_ms: int) -> BatchesRead:
+        source, max_bytes = key.source, 1 if key.single else PAGE_BYTES
+        read = partial(
+            self._reader.read, source.key, key.offset, max_bytes=max_bytes, isolation=source.isolation
+        )
         if wait_ms:
-            return await self._reader.read(key.source.key, key.offset, max_bytes=max_bytes, wait_ms=wait_ms)
+            return await read(wait_ms=wait_ms)
         async with self._read_slots:
-            return await self._reader.read(key.source.key, key.offset, max_bytes=max_bytes, wait_ms=0)
+            return await read(wait_ms=0)
 
     async def _start(self, key: PageKey) -> int:
         topic, partition = key.source.key
         return (await self._reader.bounds(topic, [partition]))[partition].start
 
-    async def _opened(self, key: PageKey, data: bytes) -> Page | ReadOutcome | None:
-        first = next(iter_headers(data))[1].base_offset if key.single else key.offset
-        work = (key.source.key, data, first, key.encoder)
-        if unpacked_total(data) < THREAD_FROM_BYTES:
+    async def _opened(self, key: PageKey, read: BatchesRead) -> Page | ReadOutcome | None:
+        first = next(iter_headers(read.data))[1].base_offset if key.single else key.offset
+        work = (key.source.key, read, first, key.encoder)
+        if unpacked_total(read.data) < THREAD_FROM_BYTES:
             opened = open_page(*work)
         else:
             opened = await asyncio.get_running_loop().run_in_executor(None, open_page, *work)

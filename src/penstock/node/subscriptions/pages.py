@@ -8,10 +8,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from penstock.batch import Record, iter_headers, read_records
+from penstock.batch import AbortedBatches, Record, iter_headers, read_records
 from penstock.errors import BatchError
 from penstock.node.queues.delivery_headers import most_unpacked, times_of
-from penstock.node.subscriptions.values import Encoder, ReadOutcome
+from penstock.node.subscriptions.values import BatchesRead, Encoder, ReadOutcome
 from penstock.queue.subscription import Times
 from penstock.types import TopicPartition
 
@@ -84,20 +84,22 @@ class Page:
         return self._frame
 
 
-def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) -> Page | ReadOutcome:
-    """The records of `data` from `first` on. An unreadable batch ends the page before it, or is the outcome if it comes
-    first."""
+def open_page(key: TopicPartition, read: BatchesRead, first: int, encoder: Encoder) -> Page | ReadOutcome:
+    """The records that were read, from `first` on, without those of aborted transactions. An unreadable batch ends the
+    page before it, or is the outcome if it comes first."""
+    data, left_out = read.data, AbortedBatches(read.aborted)
     page = Page(key, first, first, data if encoder.keeps_batches else b"")
     unpacked = 0
     for position, header in iter_headers(data):
+        is_left_out = left_out.covers(header) or header.control
         if header.next_offset <= page.end:
             continue
-        most = most_unpacked(data, position, header)
+        most = 0 if is_left_out else most_unpacked(data, position, header)
         unpacked += most
         if unpacked > UNPACKED_BYTES and page.end > first:
             break
         try:
-            records = [] if header.control else read_records(data, position, max_bytes=most)
+            records = [] if is_left_out else read_records(data, position, max_bytes=most)
         except BatchError as trouble:
             if page.end == first:
                 return ReadOutcome(unreadable_to=header.next_offset, reason=str(trouble))

@@ -287,7 +287,8 @@ class SubscriberSession:
                 self._waiting[key] = self._reader.request(page_key, partial(self._page_read, key))
 
     def _source(self, key: TopicPartition) -> Source:
-        return Source(key, self.topic_ids[key.topic], self.terms.get(key, NO_TERM))
+        term = self.terms.get(key, NO_TERM)
+        return Source(key, self.topic_ids[key.topic], term, self.request.isolation)
 
     def _page_read(self, key: TopicPartition, outcome: Page | ReadOutcome) -> None:
         if self._waiting.pop(key, None) is None or self.ending is not None:

@@ -8,7 +8,7 @@ import msgspec
 from penstock.batch import Record
 from penstock.errors import PenstockError
 from penstock.queue.subscription import SubscriberSettings
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 
 
 class SubscribeRefused(PenstockError):
@@ -38,20 +38,32 @@ class EndReason(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where a partition starts, and the offset that the next record will have."""
+    """Where a partition starts, and the offset that the next record will have. For a reader of committed records it
+    ends where the first open transaction begins."""
 
     start: int
     end: int
 
 
+class BatchesRead(NamedTuple):
+    """Stored batches, and the producer id and first offset of each transaction among them that was aborted."""
+
+    data: bytes
+    aborted: Sequence[tuple[int, int]] = ()
+
+
 class Reader(Protocol):
     """Reads partitions on whichever nodes lead them. PenstockError says why it cannot."""
 
-    async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
+    async def read(
+        self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
+    ) -> BatchesRead:
         """Stored batches from the one that holds `offset`, at least one; none if there is nothing after `wait_ms`."""
         ...
 
-    async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]: ...
+    async def bounds(
+        self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> Mapping[int, Bounds]: ...
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
         """The start offset of the first term after the given one, by partition; -1 if there is no later term."""
@@ -82,6 +94,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where it begins in a topic that it has not read before: at the start of the log if true, otherwise at its end."""
     take_over: bool = False
     encoder: Encoder
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
     ttl_ms: int = 604_800_000
     settings: SubscriberSettings = SubscriberSettings()
 

@@ -2,18 +2,19 @@
 keeps `next_offset`.
 
 Three limits: `max_records`, `max_bytes` (of keys, values and headers; the first record is always returned, however
-large it is) and `wait_ms`, the time that an empty response is held back. Batches are unpacked in a thread, up to
+large it is) and `wait_ms`, the time that an empty response is held back. With `isolation=read_committed` the reader
+sees no record from the first open transaction on, and none of aborted ones. Batches are unpacked in a thread, up to
 UNPACKED_BYTES_MAX each.
 """
 
 import asyncio
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 
-from penstock.batch import BatchHeader, Record, iter_headers, read_records
+from penstock.batch import AbortedBatches, BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError, ErrorCode
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
@@ -26,7 +27,7 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.node import Node
-from penstock.types import Operation
+from penstock.types import Isolation, Operation
 from penstock.web.api.bodies import reserve
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
@@ -55,6 +56,9 @@ StartOffset = Annotated[
 ]
 
 
+IsolationName = Literal["read_uncommitted", "read_committed"]
+
+
 class ReadParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From `offset` (a number, earliest or latest), or from the first record that is not older than `timestamp_ms`."""
 
@@ -66,10 +70,16 @@ class ReadParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)] = 1024 * 1024
     wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
     encoding: Encoding = "json"
+    isolation: IsolationName = "read_uncommitted"
+
+    @property
+    def isolation_level(self) -> Isolation:
+        return Isolation[self.isolation.upper()]
 
 
 class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """Read on at `next_offset`; at `high_watermark` there is nothing yet."""
+    """Read on at `next_offset`. At `high_watermark` there is nothing yet; for readers of committed records at
+    `last_stable_offset`, which only they get."""
 
     topic: str
     partition: int
@@ -77,6 +87,7 @@ class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    last_stable_offset: int | UnsetType = UNSET
 
 
 class Reading:
@@ -116,7 +127,7 @@ class Reading:
         return await self._find(client, params, WORDS[asked]) if asked in WORDS else int(asked)
 
     async def _find(self, client: InnerClient, params: ReadParams, timestamp: int) -> int:
-        found = await get_offsets(client, params.topic, [params.partition], timestamp)
+        found = await get_offsets(client, params.topic, [params.partition], timestamp, params.isolation_level)
         return found[params.partition]
 
     async def _fetch(self, client: InnerClient, params: ReadParams, offset: int) -> PartitionData:
@@ -127,6 +138,7 @@ class Reading:
             max_wait_ms=params.wait_ms,
             min_bytes=1,
             max_bytes=params.max_bytes,
+            isolation_level=params.isolation_level,
             topics=[FetchTopic(topic=params.topic, partitions=[wanted])],
         )
         answer = await client.ask_role(
@@ -179,9 +191,11 @@ def _told(params: ReadParams, offset: int, found: PartitionData, data: bytes) ->
     records: list[RecordOut] = []
     remaining = params.max_bytes
     next_offset = offset
+    aborted = AbortedBatches((one.producer_id, one.first_offset) for one in found.aborted_transactions or ())
     for position, header in iter_headers(data):
         try:
-            opened = [] if header.control else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+            is_left_out = aborted.covers(header) or header.control
+            opened = [] if is_left_out else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
         except BatchError as trouble:
             if not records:
                 raise _unreadable(header, trouble) from None
@@ -219,5 +233,6 @@ def _encoded(params: ReadParams, found: PartitionData, records: list[RecordOut],
         next_offset=next_offset,
         high_watermark=found.high_watermark,
         log_start_offset=found.log_start_offset,
+        last_stable_offset=found.last_stable_offset if params.isolation_level else UNSET,
     )
     return msgspec.json.encode(answer)
