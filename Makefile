@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SECONDS ?= 600
 # Many tests wait for elections, leases and processes: more workers than cores keep the cores busy meanwhile.
-PYTEST  := -n 4 --dist loadgroup
+PYTEST  := -n 5 --dist loadgroup
 SEED    ?= 0
 
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.

@@ -556,4 +556,4 @@ def replace_limit(queue: QueueSettings) -> QueueSettings:
 
 
 TestQueueUnderFire = RandomQueue.TestCase
-TestQueueUnderFire.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestQueueUnderFire.settings = settings(max_examples=75, stateful_step_count=50, deadline=None)

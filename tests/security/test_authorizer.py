@@ -245,7 +245,7 @@ def model(bindings, principals, host, operation, kind, name) -> bool:
     return any(one.permission == ALLOW and one.operation in enough for one in found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(BINDINGS, max_size=12), st.lists(BINDINGS, max_size=6), st.data())
 def test_decisions_are_those_of_the_model_also_after_changes(bindings, more, data) -> None:
     gone = data.draw(st.lists(st.sampled_from(bindings), max_size=4)) if bindings else []
@@ -262,7 +262,7 @@ def test_decisions_are_those_of_the_model_also_after_changes(bindings, more, dat
                 assert authorizer.explain(*case).allowed == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(
     st.lists(BINDINGS.filter(lambda b: (b.name, b.pattern_type) != ("*", PREFIXED)), max_size=8), OPERATIONS
 )

@@ -9,7 +9,7 @@ import pytest
 from penstock.sim.seeds import run_seed
 from tests.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 
-SEEDS, QUICK_SEEDS, SHARE = 20, 10, 10
+SEEDS, QUICK_SEEDS, SHARE = 20, 5, 5
 """How many seeds `make test-long` runs, how many of them `make test` runs, and how many of them form one test."""
 MUTANT_SEEDS, QUICK_MUTANT_SEEDS = 30, 10
 """Mutants that the simulator finds within so many seeds are tested here, by `make test-long` and by `make test`;

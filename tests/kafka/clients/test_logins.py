@@ -267,7 +267,7 @@ def test_clients_hear_that_a_password_is_wrong(node: Node, mechanism: str) -> No
         client.poll(0.2)
         assert time.monotonic() < deadline
     with pytest.raises(PythonKafkaError):
-        KafkaProducer(**node.python("plain", mechanism, "alice", "wrong"))
+        KafkaProducer(**node.python("plain", mechanism, "alice", "wrong"), bootstrap_timeout_ms=5_000)
 
     async def scenario() -> None:
         producer = AIOKafkaProducer(**node.python("plain", mechanism, "alice", "wrong"))

@@ -71,7 +71,7 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=5,
+        max_examples=3,
         deadline=None,
         derandomize=True,
         database=None,
