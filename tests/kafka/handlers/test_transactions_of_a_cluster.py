@@ -111,6 +111,7 @@ def test_a_node_that_does_not_coordinate_says_so(scene: Scene, connections: Exit
     assert scene.producer.end(commit=True) == ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.long  # a node stops and starts again, and both roles move
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_the_next_coordinator_writes_the_markers_of_a_decided_transaction(
     trio: Trio, connections: ExitStack, unique: Callable[[str], str], commit: bool
