@@ -1,5 +1,5 @@
-"""What decisions on permissions cost: the broker's CPU per Produce request without an authorizer, and with a user who has
-few and many access rules.
+"""The cost of decisions on permissions: the broker's CPU per Produce request without an authorizer, and with a user
+who has few and many access rules.
 
 All nodes run at the same time, in memory, and are loaded in turns, for a short while each. A figure is the median of the
 ratios to the node without an authorizer in the same turn, so that a machine that is busy for a while makes all nodes slower
@@ -103,7 +103,7 @@ def _check(answer: object) -> None:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Of all threads; finer than the ticks of /proc/PID/stat."""
+    """The CPU time of all threads; finer than the ticks of /proc/PID/stat."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks)
 

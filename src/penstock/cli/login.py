@@ -200,7 +200,7 @@ def _java_keystore(kafka: Mapping[str, str]) -> dict[str, str]:
 
 
 def security_of(kafka: Mapping[str, str]) -> ClientSecurity:
-    """What these settings of librdkafka say about the login and TLS."""
+    """The login and TLS that these settings of librdkafka ask for."""
     try:
         return client_security({}, kafka)
     except ConfigError as wrong:

@@ -50,11 +50,11 @@ _TLS: dict[TlsProblem, tuple[str, str]] = {
     "files": ("the files for TLS cannot be used: {detail}", "--tls-ca and --tls-cert are PEM"),
     "other": ("TLS with {where} failed: {detail}", "does the port speak TLS? --bootstrap names another one"),
 }
-"""What is said, and what to do, by the problem."""
+"""For each problem, the message and the advice."""
 
 
 def find_problem(servers: str, kafka: Mapping[str, str]) -> Problem | None:
-    """What keeps a client with these settings of librdkafka out; None if nothing does, or if it is unclear."""
+    """The reason why a client with these settings of librdkafka is refused; None if there is none, or it is unclear."""
     try:
         security = client_security({}, kafka).settings
     except ConfigError:  # librdkafka says what is wrong with them, or knows more than we do

@@ -77,7 +77,7 @@ class Copied(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """What stays of one batch."""
+    """The part of one batch that stays."""
 
     batch: bytes | memoryview | None
     tombstones: int = 0

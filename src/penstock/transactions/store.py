@@ -51,7 +51,7 @@ class TransactionalId:
         self.unmarked: frozenset[TopicPartition] = NO_PARTITIONS
         """The partitions of a decided transaction whose marker is not known to be written."""
         self.markers_id = 0
-        """Of the last SendMarkers."""
+        """The number of the last SendMarkers."""
 
     @property
     def is_busy(self) -> bool:

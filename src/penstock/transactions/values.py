@@ -1,4 +1,4 @@
-"""What comes into the transaction coordinator and what goes out: requests, results, and the markers to write."""
+"""Values of the transaction coordinator: its requests, its results, and the markers to write."""
 
 from collections.abc import Mapping
 from enum import IntEnum

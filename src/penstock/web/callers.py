@@ -1,4 +1,4 @@
-"""What a login leaves in the scope of an HTTP request or a WebSocket, and whether it still holds.
+"""The login in the scope of an HTTP request or a WebSocket, and whether it still holds.
 
 A login is checked once. A request that waits and a WebSocket may outlive it: the user is deleted, its token revoked, a
 rule removed. `while_allowed` ends a request then; `websocket_frames.lost_permission` does it for WebSockets.

@@ -44,8 +44,8 @@ FRAME_BYTES_MAX = 256 * 1024
 """Stored batches in one frame, unless a single one is larger. A larger frame costs less for each job, and a worker that
 does not read holds the rest of one in memory."""
 FRAMES_BYTES = 64 * 1024 * 1024
-"""What the frames of all workers of a node may hold together: 256 workers get frames of FRAME_BYTES_MAX. From 1,024
-workers on, frames are as small as they can be."""
+"""The most bytes that the frames of up to 1,024 workers of a node hold together: 256 workers get frames of
+FRAME_BYTES_MAX, and from 1,024 on all frames are of FRAME_BYTES_MIN."""
 FRAME_JOBS = 5_000
 SETTLED_AT_ONCE = 1_000
 """Ranges in one turn of the loop: some 5 us each."""

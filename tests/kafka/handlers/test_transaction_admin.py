@@ -1,4 +1,4 @@
-"""What operators see of transactions, and the markers that they write."""
+"""Transactions as operators see them, and the markers that operators write."""
 
 from collections.abc import Callable, Iterator
 

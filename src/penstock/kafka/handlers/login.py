@@ -69,7 +69,7 @@ class Login:
         self._client = client
         self._exchange: Exchange | None = None
         self._mechanism = ""
-        """Of the login that is under way, or was the last."""
+        """The mechanism of the login that is under way, or was the last."""
         self._accepted_by = ""
         """The mechanism of the last login that succeeded. A handshake alone does not change it: a client that begins to
         log in again by a token, and never goes on, would otherwise outlive its user."""

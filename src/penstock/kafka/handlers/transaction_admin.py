@@ -15,7 +15,7 @@ from penstock.transactions import Producer, TransactionDescription, state_filter
 from penstock.types import ResourceType, TopicPartition
 
 PATTERN_BYTES_MAX = 1_000
-"""Of a pattern for transactional ids. Matching takes time in proportion to its length."""
+"""The longest pattern for transactional ids. Matching takes time in proportion to its length."""
 MARKER_SECONDS = 10.0
 """How long a marker of an operator is waited for."""
 

@@ -47,7 +47,7 @@ class Quotas(Part):
         return self._used.record(kind, name_of(caller.principal), caller.client_id, value, self._now_ms())
 
     def take_back(self, kind: QuotaKind, caller: Caller, value: float) -> None:
-        """What was counted is not sent after all."""
+        """Takes back a count: the response is not sent after all."""
         self._used.unrecord(kind, name_of(caller.principal), caller.client_id, value, self._now_ms())
 
     def throttle_ms(self, kind: QuotaKind, caller: Caller) -> int:

@@ -95,7 +95,7 @@ class Logins(Part):
         return start_exchange(mechanism, self._verifiers(), secrets.token_urlsafe(NONCE_BYTES))
 
     async def step(self, mechanism: str, exchange: Exchange, data: bytes, host: str) -> Step:
-        """What to do after one message of a client at this address."""
+        """The next step after one message of a client at this address."""
         if mechanism == PLAIN:
             return await self._checked(self._passwords, host, lambda: exchange.step(data))
         if mechanism == OAUTHBEARER:
@@ -147,7 +147,7 @@ class Logins(Part):
         return principal
 
     async def make_credentials(self, password: str) -> dict[str, ScramCredential]:
-        """What is kept of a new password. It takes its turn with the passwords that are checked."""
+        """The stored form of a new password. It takes its turn with the passwords that are checked."""
         return await self._checked(self._passwords, "", lambda: new_credentials(password))
 
     # --- tokens
@@ -164,7 +164,7 @@ class Logins(Part):
         return Accepted(b"", verified.principal, verified.groups, verified.expires_ms)
 
     def check_api_token(self, text: str) -> ApiToken:
-        """What is kept of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
+        """The stored form of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
         token_id, secret = parse_token(text)
         stored = self._state.access.tokens.get(token_id)
         return check_token(secret, stored, int(time.time() * 1000))

@@ -1,4 +1,4 @@
-"""What is kept of a new password: one credential for each SCRAM mechanism, so that clients may use either."""
+"""The stored form of a new password: one credential for each SCRAM mechanism, so that clients may use either."""
 
 import secrets
 

@@ -79,7 +79,7 @@ class DurableCore(Protocol):
 
 @runtime_checkable
 class TransactionalCore(Protocol):
-    """What a core has besides, if it persists records within transactions of producers."""
+    """The further methods of a core that persists records within transactions of producers."""
 
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         """One stored record of a transaction, in order with the others."""

@@ -26,7 +26,7 @@ class StoredEntry(NamedTuple):
 
     content: Record | EndMarker
     producer_id: int
-    """Whose transaction it belongs to; NO_PRODUCER_ID for a record outside transactions."""
+    """The producer of its transaction; NO_PRODUCER_ID for a record outside transactions."""
 
 
 def entries_between(partition: Partition, offset: Offset, end: Offset) -> Iterator[StoredEntry]:

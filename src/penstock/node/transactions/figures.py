@@ -26,7 +26,7 @@ class OpenTransaction(NamedTuple):
 
 
 class TransactionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the coordinators on this node. `committed` and `aborted` count since the node was started."""
+    """The coordinators on this node, counted. `committed` and `aborted` count since the node was started."""
 
     open: int = 0
     oldest_ms: int = 0

@@ -1,4 +1,4 @@
-"""What requests about users, tokens, access rules and roles contain, and their answers.
+"""Requests about users, tokens, access rules and roles, and their answers.
 
 Kafka's names, in small letters. No answer contains a password, or anything that was kept of one; a token is in the
 answer that made it and in no other. Bodies with a password do not show it when they are printed.

@@ -311,8 +311,8 @@ class Endpoint:
         self._node.audit.changed(call.caller, operation.handler.__name__, resource, name, error)
 
     async def _answer(self, operation: HttpOperation, call: Call[Any, Any]) -> Any:
-        """What the handler answers. Some wait for long: a caller that loses its login or its permission meanwhile hears
-        of it. A change is not ended, because it may have been made: somebody may remove its own permission."""
+        """The handler's answer. Some handlers wait for long: a caller that loses its login or its permission meanwhile
+        hears of it. A change is not ended, because it may have been made: somebody may remove its own permission."""
         if operation.is_audited or not self._node.access.is_required:
             return await operation.handler(call)
 

@@ -43,7 +43,7 @@ class LedPartition(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[ReplicaRow, ...]
     held_back: HeldBackRow | None = None
     overdue: tuple[OverdueRow, ...] = ()
-    """Of the coordinator on this partition, if it has one."""
+    """The overdue transactions of the coordinator on this partition, if it has one."""
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, array_like=True):
