@@ -1,9 +1,9 @@
 """Apache Kafka on this machine, for comparison: fetched from Maven Central, one KRaft node, its own defaults.
 
 `fetch()` puts the jars into `.cache/kafka-VERSION/` with the help of Maven and leaves them there, and `fetch_tools()`
-those of Kafka's clients, command line tools and MirrorMaker into a folder beside it, for tests. `Kafka`
-formats a data folder, starts a broker with the JVM flags of Kafka's own start script, and stops it. Kafka does
-not flush before it acknowledges (its default), where Penstock with acks=all always does.
+those of Kafka's clients, command line tools and MirrorMaker into a folder beside it, for tests; `fetch_streams()` has
+those of Kafka Streams. `Kafka` formats a data folder, starts a broker with the JVM flags of Kafka's own start script,
+and stops it. Kafka does not flush before it acknowledges (its default), where Penstock with acks=all always does.
 """
 
 import base64
@@ -18,7 +18,9 @@ from start_time import free_port, seconds_until_serving
 
 VERSION = "4.2.1"
 TOOLS_VERSION = "4.3.1"
-"""Of 4.2.1 not every mirror has all artefacts of MirrorMaker."""
+"""Of 4.2.1 not every mirror has all artefacts of MirrorMaker, and of 4.4.0 none of Kafka Streams."""
+CLIENTS_VERSION = "4.4.0"
+"""The version of Kafka's protocol that Penstock speaks."""
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 JVM_FLAGS = [
@@ -67,6 +69,16 @@ def fetch(version: str = VERSION) -> Path:
 def fetch_tools(version: str = TOOLS_VERSION) -> Path:
     """The folder with the jars of Kafka's clients, tools and MirrorMaker. (`kafka-configs` is in the broker's.)"""
     return _fetch_jars(f"kafka-tools-{version}", version, ("kafka_2.13", "kafka-tools", "connect-mirror"))
+
+
+def fetch_streams(version: str = TOOLS_VERSION) -> Path:
+    """The folder with the jars of Kafka Streams."""
+    return _fetch_jars(f"kafka-streams-{version}", version, ("kafka-streams",))
+
+
+def fetch_clients(version: str = CLIENTS_VERSION) -> Path:
+    """The folder with the jar of Kafka's Java client, which also has the schemas of all messages."""
+    return _fetch_jars(f"kafka-clients-{version}", version, ("kafka-clients",))
 
 
 def _fetch_jars(name: str, version: str, artefacts: tuple[str, ...]) -> Path:

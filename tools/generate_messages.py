@@ -1,53 +1,43 @@
-"""Writes src/penstock/kafka/wire/messages/ from kio's schemas: `python tools/generate_messages.py`.
+"""Writes src/penstock/kafka/wire/messages/ from Kafka's schemas: `python tools/generate_messages.py`.
 
-kio has every Kafka message of every version as a dataclass, generated from Kafka's own schemas, one class per
-version. Here the versions of each struct are merged into one class whose SCHEMA says which version carries
-which field. kio is needed to generate and to test, never to run.
+The `kafka-clients` jar has every message as JSON, one file per message for all of its versions. Maven fetches the jar
+into `.cache/`; the Python that is made from it is part of the repository. Each struct becomes one class whose SCHEMA
+says which version carries which field. The sentences with which Kafka explains its fields are left out.
 
-What differs from kio, and why:
+What differs from Kafka's files, and why:
 
-- durations and times are ints in milliseconds with Kafka's own `_ms` names, which kio drops;
-- a few names that kio's snake-casing garbles are put right (RENAMED);
-- kio does not keep the null default of arrays of structs (NULL_ARRAYS);
-- kio starts Produce at version 3, as Kafka 4 does; versions 0-2 are added (EARLIER), because they must be
-  advertised and are then refused with an answer rather than a closed connection;
+- Produce begins at version 3 in Kafka 4. Versions 0-2 are added (EARLIER), because they must be advertised and are then
+  refused with an answer rather than a closed connection. Kafka's file still says which fields they have;
+- fields have Python's names; one that snake case would garble has a better one (RENAMED);
+- an array whose null means that the broker shall choose is null by default (NULL_ARRAYS);
 - structs of one name that differ between an API's request and response are prefixed with the direction.
 """
 
 import dataclasses
-import datetime
+import json
 import pathlib
+import re
 import sys
-import types
 import typing
-from collections.abc import Iterator
+import zipfile
 
-from kio.index import load_entity_module, load_entity_schema
-from kio.schema.index import LoadableEntityType, api_key_map, schema_name_map
-from kio.static.constants import EntityType
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
 
-TARGET = pathlib.Path(__file__).parent.parent / "src/penstock/kafka/wire/messages"
+import kafka_launcher  # noqa: E402
+
+TARGET = ROOT / "src/penstock/kafka/wire/messages"
 NEVER = 1 << 15
 WIDTH = 110
 
 API_KEYS = [
     *range(4), *range(8, 38), *range(42, 52), 55, 57, 60, 61, 65, 66, 68, 69, *range(74, 80), 90, 91, 92,
 ]  # fmt: skip
-DATA_MESSAGES = ["consumer_protocol_subscription", "consumer_protocol_assignment"]
+DATA_MESSAGES = ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"]
 
+NULL_ARRAYS = {("CreatePartitionsTopic", "assignments")}
 RENAMED = {"enable2_pc": "enable_2pc"}
-NULL_ARRAYS = {
-    ("ConsumerGroupHeartbeatRequest", "topic_partitions"),
-    ("CreatePartitionsTopic", "assignments"),
-    ("ListPartitionReassignmentsRequest", "topics"),
-}
-EARLIER = {
-    "produce": {
-        ("ProduceRequest", "transactional_id"): 3,
-        ("PartitionProduceResponse", "log_append_time_ms"): 2,
-        ("ProduceResponse", "throttle_time_ms"): 1,
-    }
-}
+EARLIER = {"ProduceRequest": 0, "ProduceResponse": 0}
 
 KINDS = {
     "bool": "BOOL",
@@ -61,10 +51,6 @@ KINDS = {
     "string": "STRING",
     "bytes": "BYTES",
     "records": "RECORDS",
-    "error_code": "INT16",
-    "timedelta_i32": "INT32",
-    "timedelta_i64": "INT64",
-    "datetime_i64": "INT64",
 }
 PYTHON_TYPES = {
     "BOOL": ("bool", "False"),
@@ -80,10 +66,14 @@ SCHEMA_NAMES = [
     *("STRING", "STRUCT", "UINT16", "UUID16", "Buffer", "Field", "Message", "Records", "Root", "Schema"),
 ]
 
+Json = dict[str, typing.Any]
+Versions = tuple[int, int]
+"""Both ends are inclusive."""
+
 
 @dataclasses.dataclass(kw_only=True)
 class FieldPlan:
-    """One field, merged over the versions that carry it."""
+    """One field, with the versions that carry it."""
 
     name: str
     kind: str
@@ -94,10 +84,6 @@ class FieldPlan:
     first: int
     last: int
     nullable_from: int = NEVER
-
-    def matches(self, other: "FieldPlan") -> bool:
-        ranges = {"first": 0, "last": 0, "nullable_from": 0}
-        return dataclasses.replace(self, **ranges) == dataclasses.replace(other, **ranges)  # type: ignore[arg-type]
 
 
 Struct = list[FieldPlan]
@@ -115,127 +101,117 @@ class MessagePlan:
     flexible_from: int
 
 
-# ---- reading kio -----------------------------------------------------------------------------------------
+# ---- reading Kafka's schemas -----------------------------------------------------------------------------
 
 
-def plan_message(name: str, entity_type: LoadableEntityType) -> MessagePlan:
-    versions = sorted(v for v, kinds in schema_name_map[name].items() if entity_type in kinds)
-    assert versions == list(range(versions[0], versions[-1] + 1)), f"{name}: versions with a gap"
-    structs: dict[str, Struct] = {}
-    flexible_from = NEVER
-    for version in reversed(versions):
-        root = load_entity_schema(name, version, entity_type)
-        if root.__flexible__:
-            flexible_from = version
-        for entity in entities_of(load_entity_module(name, version, entity_type)):
-            merge_version(structs, entity, version)
+def read_schemas() -> dict[str, Json]:
+    """Message name -> its schema, for all messages of the jar."""
+    version = kafka_launcher.CLIENTS_VERSION
+    jar = kafka_launcher.fetch_clients() / f"kafka-clients-{version}.jar"
+    with zipfile.ZipFile(jar) as files:
+        names = [name for name in files.namelist() if re.fullmatch(r"common/message/\w+\.json", name)]
+        schemas = [json.loads(without_comments(files.read(name).decode())) for name in names]
+    return {schema["name"]: schema for schema in schemas}
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
+
+
+def plan_message(schema: Json) -> MessagePlan:
+    first, last = version_range(schema["validVersions"])
     plan = MessagePlan(
-        root=root.__name__,
-        title=root.__name__ if entity_type is EntityType.data else f"{camel_case(name)} {entity_type.name}",
-        structs=structs,
-        first=versions[0],
-        last=versions[-1],
-        flexible_from=flexible_from,
+        root=schema["name"],
+        title=re.sub("(Request|Response)$", lambda found: f" {found[0].lower()}", schema["name"]),
+        structs={},
+        first=EARLIER.get(schema["name"], first),
+        last=last,
+        flexible_from=max(first, version_range(schema["flexibleVersions"])[0]),
     )
-    add_earlier_versions(name, plan)
-    plan.structs = {key: structs[key] for key in innermost_first(structs, plan.root)}
+    versions = plan.first, plan.last
+    for struct in schema.get("commonStructs", ()):
+        add_struct(plan, struct["name"], struct["fields"], versions)
+    add_struct(plan, plan.root, schema["fields"], versions)
+    plan.structs = {key: plan.structs[key] for key in innermost_first(plan.structs, plan.root)}
     return plan
 
 
-def entities_of(module: types.ModuleType) -> Iterator[type]:
-    for value in vars(module).values():
-        if (
-            dataclasses.is_dataclass(value)
-            and isinstance(value, type)
-            and value.__module__ == module.__name__
-        ):
-            yield value
+def version_range(text: str) -> Versions:
+    """`3`, `3-5` or `3+`. `none` is a range that no version reaches."""
+    if text == "none":
+        return NEVER, NEVER
+    first, _, last = text.partition("-")
+    if text.endswith("+"):
+        return int(text[:-1]), NEVER
+    return int(first), int(last or first)
 
 
-def merge_version(structs: dict[str, Struct], entity: type, version: int) -> None:
-    """Versions come newest first, so a field's last version is known when it is first seen."""
-    merged = structs.setdefault(entity.__name__, [])
-    place = 0
-    for field in dataclasses.fields(entity):
-        plan = plan_field(entity.__name__, field, version)
-        known = next((f for f in merged if f.name == plan.name), None)
-        if known is None:
-            merged.insert(place, plan)
-        else:
-            assert known.matches(plan), f"{entity.__name__}.{plan.name} changes its type in version {version}"
-            assert known.first == version + 1, (
-                f"{entity.__name__}.{plan.name} has a gap after version {version}"
-            )
-            assert merged.index(known) >= place, f"{entity.__name__}.{plan.name} changes its place"
-            known.first = version
-            assert plan.nullable_from == NEVER or known.nullable_from == version + 1
-            known.nullable_from = min(known.nullable_from, plan.nullable_from)
-        place = merged.index(known or plan) + 1
+def add_struct(plan: MessagePlan, name: str, fields: list[Json], versions: Versions) -> None:
+    """`versions`: those of the field that holds the struct."""
+    assert name not in plan.structs, f"{plan.root}: two structs with the name {name}"
+    plan.structs[name] = []
+    for field in fields:
+        carried = overlap(versions, version_range(field["versions"]))
+        if carried is not None:
+            plan.structs[name].append(plan_field(name, field, *carried))
+            if "fields" in field:
+                add_struct(plan, struct_name(field), field["fields"], carried)
 
 
-def plan_field(owner: str, field: "dataclasses.Field[typing.Any]", version: int) -> FieldPlan:
-    inner, nullable = without_none(field.type)
-    array = typing.get_origin(inner) is tuple
-    if array:
-        inner, _ = without_none(typing.get_args(inner)[0])
-    struct = str(inner.__name__) if dataclasses.is_dataclass(inner) and isinstance(inner, type) else None
-    kafka_type = field.metadata.get("kafka_type", "")
-    name = RENAMED.get(field.name, field.name)
-    if kafka_type.startswith(("timedelta", "datetime")):
-        name += "_ms"
-    if kafka_type in ("uuid", "datetime_i64"):
-        nullable = False  # kio's way to say "the zero id" and "-1"; the wire has no null here
-    tag = field.metadata.get("tag")
-    assert not (tag is not None and struct and nullable), (
+def overlap(one: Versions, other: Versions) -> Versions | None:
+    first, last = max(one[0], other[0]), min(one[1], other[1])
+    return (first, last) if first <= last else None
+
+
+def struct_name(field: Json) -> str:
+    return str(field["type"]).removeprefix("[]")
+
+
+def plan_field(owner: str, field: Json, first: int, last: int) -> FieldPlan:
+    array, inner = field["type"].startswith("[]"), struct_name(field)
+    name = snake_case(field["name"])
+    nullable_from = first_nullable(field, first, last)
+    tag, struct = field.get("tag"), None if inner in KINDS else inner
+    assert tag is None or field["taggedVersions"] == field["versions"], f"{owner}.{name}: tagged later"
+    assert tag is None or array or struct is None or nullable_from == NEVER, (
         f"{owner}.{name}: a nullable tagged struct is not known here"
     )
-    assert not (array and kafka_type == "uuid"), f"{owner}.{name}: an array of ids is not known here"
-    default = None if (owner, name) in NULL_ARRAYS else plain_default(field)
+    assert not (array and inner == "uuid"), f"{owner}.{name}: an array of ids is not known here"
     return FieldPlan(
         name=name,
-        kind="STRUCT" if struct else KINDS[kafka_type],
+        kind="STRUCT" if struct else KINDS[inner],
         struct=struct,
         array=array,
         tag=tag,
-        default=default,
-        first=version,
-        last=version,
-        nullable_from=version if nullable else NEVER,
+        default=None if (owner, name) in NULL_ARRAYS else plain_default(field),
+        first=first,
+        last=last,
+        nullable_from=nullable_from,
     )
 
 
-def without_none(annotation: typing.Any) -> tuple[typing.Any, bool]:
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        (inner,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
-        return inner, True
-    return annotation, False
+def first_nullable(field: Json, first: int, last: int) -> int:
+    """The first version in which the field may be null. Of versions `first` to `last`, all or none end the range."""
+    since, until = version_range(field.get("nullableVersions", "none"))
+    assert until >= last or until < first, f"{field['name']} is not nullable any more in version {until + 1}"
+    return max(since, first) if until >= last else NEVER
 
 
-def plain_default(field: "dataclasses.Field[typing.Any]") -> object:
+def snake_case(name: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    return RENAMED.get(words, words)
+
+
+def plain_default(field: Json) -> object:
     """Kafka's default as a plain value; MISSING where Kafka has only the implicit one of the type."""
-    default = field.default
-    if field.metadata.get("kafka_type") == "datetime_i64":
-        return -1 if default is None else dataclasses.MISSING
-    if field.metadata.get("kafka_type") == "uuid" or dataclasses.is_dataclass(default):
-        return dataclasses.MISSING
-    if isinstance(default, datetime.timedelta):
-        return round(default.total_seconds() * 1000)
-    if field.metadata.get("kafka_type") == "error_code" and default is not dataclasses.MISSING:
-        return int(default.value)
+    default = field.get("default", dataclasses.MISSING)
+    if default == "null":
+        return None
+    if field["type"] == "bool" and isinstance(default, str):
+        return default == "true"
+    if field["type"].startswith(("int", "uint")) and isinstance(default, str):
+        return int(default, 0)
     return default
-
-
-def add_earlier_versions(name: str, plan: MessagePlan) -> None:
-    starts = EARLIER.get(name)
-    if starts is None:
-        return
-    for owner, fields in plan.structs.items():
-        for field in fields:
-            if field.first == plan.first:
-                field.first = starts.get((owner, field.name), 0)
-            if field.nullable_from == plan.first:
-                field.nullable_from = field.first
-    plan.first = 0
 
 
 def innermost_first(structs: dict[str, Struct], root: str) -> list[str]:
@@ -380,13 +356,9 @@ def render_index(apis: dict[int, tuple[str, MessagePlan]]) -> str:
     for key, (name, plan) in apis.items():
         flexible = "NEVER" if plan.flexible_from == NEVER else str(plan.flexible_from)
         lines.append(
-            f'    {key}: Api("{name}", "{camel_case(name)}", {plan.first}, {plan.last}, {flexible}),'
+            f'    {key}: Api("{name}", "{plan.title.split()[0]}", {plan.first}, {plan.last}, {flexible}),'
         )
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def camel_case(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 # ---- all of it -------------------------------------------------------------------------------------------
@@ -394,29 +366,33 @@ def camel_case(name: str) -> str:
 
 def generate() -> dict[str, str]:
     """File name -> text, for the whole messages folder."""
+    schemas = read_schemas()
+    requests = {schema["apiKey"]: schema for schema in schemas.values() if schema["type"] == "request"}
     files = {
         "__init__.py": '"""Kafka\'s messages, one file per API. Generated by tools/generate_messages.py."""\n'
     }
     apis: dict[int, tuple[str, MessagePlan]] = {}
     for key in API_KEYS:
-        name = api_key_map[key]
-        request = plan_message(name, EntityType.request)
-        response = plan_message(name, EntityType.response)
-        assert (request.first, request.last, request.flexible_from) == (
-            response.first,
-            response.last,
-            response.flexible_from,
-        ), f"{name}: request and response differ in versions"
+        request = plan_message(requests[key])
+        name = request.root.removesuffix("Request")
+        response = plan_message(schemas[f"{name}Response"])
+        check_alike(request, response)
         separate_names(request, response)
-        apis[key] = name, request
-        summary = f"{camel_case(name)} (API key {key}), versions {request.first}-{request.last}."
-        files[f"{name}.py"] = render_module([request, response], summary=summary)
+        apis[key] = snake_case(name), request
+        summary = f"{name} (API key {key}), versions {request.first}-{request.last}."
+        files[f"{snake_case(name)}.py"] = render_module([request, response], summary=summary)
     for name in DATA_MESSAGES:
-        plan = plan_message(name, EntityType.data)
+        plan = plan_message(schemas[name])
         summary = f"{plan.root}, versions {plan.first}-{plan.last}: what a group's members tell each other."
-        files[f"{name}.py"] = render_module([plan], summary=summary)
+        files[f"{snake_case(name)}.py"] = render_module([plan], summary=summary)
     files["index.py"] = render_index(apis)
     return files
+
+
+def check_alike(request: MessagePlan, response: MessagePlan) -> None:
+    ours = request.first, request.last, request.flexible_from
+    theirs = response.first, response.last, response.flexible_from
+    assert ours == theirs, f"{request.root}: request and response differ in versions"
 
 
 def main() -> None:

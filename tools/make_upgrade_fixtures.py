@@ -2,11 +2,11 @@
 
 Run it by hand, with the version whose folders are to be kept:  python tools/make_upgrade_fixtures.py v1
 
-For each of one_node, one_node_killed, three_nodes and secured (tools/secured_fixture.py), or for those that are named
-behind the version, it starts `penstock serve`, fills it through clients, ends it (SIGTERM; the second with kill -9),
-and writes NAME.tar.xz and NAME.json into tests/upgrade/fixtures/VERSION. The JSON file says what clients saw before the
-end. A folder of fixtures that exists is not overwritten: old ones stay as they are, since they stand for the disks of
-people who upgrade.
+For each of one_node, one_node_killed, three_nodes, secured (tools/secured_fixture.py) and transactions
+(tools/transactions_fixture.py), or for those that are named behind the version, it starts `penstock serve`, fills it
+through clients, ends it (SIGTERM; the second and the last with kill -9), and writes NAME.tar.xz and NAME.json into
+tests/upgrade/fixtures/VERSION. The JSON file says what clients saw before the end. A folder of fixtures that exists is
+not overwritten: old ones stay as they are, since they stand for the disks of people who upgrade.
 
 Fixtures do not age: retention is unlimited, windows are 50 years, schedules end in 2100. Penstock itself bounds three
 times: a retry delay (7 days; the test expects such jobs to be available once they are due), the memory of an idempotent
@@ -38,10 +38,12 @@ from confluent_kafka.admin import (  # noqa: E402
 
 from penstock.client import Client  # noqa: E402
 from tests.faults.waiting import PATIENCE_SECONDS, eventually  # noqa: E402
+from tests.kafka.raw import RawClient  # noqa: E402
 from tests.upgrade import idempotence, visible  # noqa: E402
 from tests.upgrade.brokers import YEAR_MS, Brokers, HttpNode  # noqa: E402
 from tests.upgrade.secured import SECURED, SecuredBroker  # noqa: E402
-from tools import secured_fixture  # noqa: E402
+from tests.upgrade.transactions import TRANSACTIONS  # noqa: E402
+from tools import secured_fixture, transactions_fixture  # noqa: E402
 
 FIXTURES = ROOT / "tests" / "upgrade" / "fixtures"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -54,6 +56,7 @@ LONGEST_DELAY_MS = 604_800_000
 DELIVERIES = 5
 SUPERSEDED = b"superseded"
 KEPT = {"retention.ms": "-1"}
+FEW_COORDINATORS = ("--set", "transactions.topic_partitions=2")
 
 Json = dict[str, Any]
 Jobs = list[Json]
@@ -579,6 +582,17 @@ def make_secured(target: Path) -> None:
         keep(target, SECURED, Path(folder), seen)
 
 
+def make_transactions(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        brokers = Brokers(Path(folder), 1)
+        brokers.nodes[1].flags = FEW_COORDINATORS
+        with brokers:
+            with RawClient(brokers.nodes[1]) as client:
+                seen = transactions_fixture.fill(client)
+            brokers.kill()
+        keep(target, TRANSACTIONS, Path(folder), seen)
+
+
 def keep(target: Path, name: str, folder: Path, seen: Json) -> None:
     pack(folder, target / f"{name}.tar.xz")
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in seen.items()]
@@ -591,6 +605,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "one_node_killed": lambda target: make(target, "one_node_killed", 1, killed=True),
     "three_nodes": lambda target: make(target, "three_nodes", 3, killed=False),
     SECURED: make_secured,
+    TRANSACTIONS: make_transactions,
 }
 
 

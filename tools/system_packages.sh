@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs what pip cannot: kcat, one of the clients that the tests use, and a Java runtime for Spark. They come from the
-# system's packages where we may install them; without them, what needs them is skipped and says so, all else works.
+# Installs what pip cannot: kcat, one of the clients that the tests use, a Java runtime for Spark, and the browser of the
+# console's tests. They come from the system's packages where we may install them; without them, what needs them is
+# skipped and says so, all else works.
 set -u
 
 java_is_recent() {
@@ -17,6 +18,9 @@ install() {
 
 command -v kcat >/dev/null 2>&1 || install kcat ||
     echo "note: kcat is not here, its tests will be skipped. To have it: sudo apt-get install kcat (or brew install kcat)"
+
+command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || install chromium ||
+    echo "note: chromium is not here, the console's tests will be skipped. To have it: sudo apt-get install chromium"
 
 java_is_recent || [ -n "${JAVA_HOME:-}" ] || install openjdk-17-jre-headless || install default-jre-headless ||
     echo "note: there is no Java 17 or later, so Spark's part is skipped. To have it: sudo apt-get install" \

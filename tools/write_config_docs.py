@@ -19,6 +19,7 @@ from penstock.config import (
     TOPIC_CONFIGS,
     ClusterSettings,
     GroupSettings,
+    LakeSettings,
     Limits,
     ShareGroupSettings,
     TransactionSettings,
@@ -33,7 +34,8 @@ def group_rows() -> Iterator[str]:
     yield "|---|---:|"
     defaults = GroupSettings()
     for field in msgspec.structs.fields(GroupSettings):
-        yield f"| `{field.name}` | {getattr(defaults, field.name):,} |"
+        value = getattr(defaults, field.name)
+        yield f"| `{field.name}` | {value if isinstance(value, str) else f'{value:,}'} |"
 
 
 def replication_rows() -> Iterator[str]:
@@ -94,6 +96,15 @@ def transaction_rows() -> Iterator[str]:
         yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {docs[field.name]} |"
 
 
+def lake_rows() -> Iterator[str]:
+    yield "| setting | default | what it does |"
+    yield "|---|---:|---|"
+    defaults, docs = LakeSettings(), field_docs(LakeSettings)
+    for field in msgspec.structs.fields(LakeSettings):
+        value = getattr(defaults, field.name)
+        yield f"| `{field.name}` | {f'{value:,}' if isinstance(value, int) else _shown(value)} | {docs[field.name]} |"
+
+
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The text below each field of a struct, on one line. A field without one has no entry."""
     body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
@@ -122,6 +133,7 @@ TABLES = {
     "queues": queue_rows,
     "share_groups": share_group_rows,
     "transactions": transaction_rows,
+    "lake": lake_rows,
 }
 
 

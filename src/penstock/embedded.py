@@ -105,6 +105,11 @@ class Broker:
         return url
 
     @property
+    def console_url(self) -> str:
+        """The address of the web console, for a browser."""
+        return f"{self.http_url}/console/"
+
+    @property
     def tls_ca_file(self) -> str | None:
         """The authority that clients of a broker with `tls=True` must trust, a PEM file; None without TLS."""
         return self._certificates.ca if self._certificates is not None else None

@@ -78,6 +78,9 @@ class FieldReader:
         self.finish()
         return number
 
+    def whole_text(self) -> str:
+        return self._text(len(self._data))
+
     def varint(self) -> int:
         number = 0
         for place in range(VARINT_BYTES_MAX):
@@ -92,6 +95,14 @@ class FieldReader:
 
     def compact_string(self) -> str:
         return self._text(self.varint() - 1)
+
+    def nullable_compact_string(self) -> str | None:
+        """A length of 0 stands for null."""
+        size = self.varint()
+        return None if size == 0 else self._text(size - 1)
+
+    def raw(self, size: int) -> bytes:
+        return self._take(size)
 
     def string(self) -> str:
         text = self.nullable_string()

@@ -78,7 +78,8 @@ def settle_all(effects: list[Effect]) -> None:
     """Resolves answers as a driver does."""
     for effect in effects:
         if isinstance(effect, Resolve):
-            effect.promise.resolve(effect.error)
+            for promise in effect.promises:
+                promise.resolve(effect.error)
 
 
 def step(session: Session[Any], now: float) -> list[Effect]:

@@ -17,7 +17,7 @@ def test_all_python_on_the_page_runs(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "penstock.client.workers")
     blocks = BLOCK.findall(PAGE.read_text())
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     with Broker() as broker:
         script = "\n".join(blocks).replace("127.0.0.1:9092", broker.bootstrap_servers)
         script = script.replace("idle_s=5", "idle_s=0.5")

@@ -8,6 +8,7 @@ from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachab
 from penstock.client.queue_session import Credit, QueueSession
 from penstock.client.received_record import ReceivedRecord
 from penstock.client.session import ConnectionLoss, Disconnect, FindNodes
+from penstock.client.wire.producer import TransactionIdentity
 from tests.client.frames import A, B, Promise, chance, dialled, frame, jobs, offsets, said, step, take_all
 
 LEASE_S = 40.0
@@ -105,6 +106,39 @@ def test_only_acquired_records_are_handed_out(session: "QueueSession[ReceivedRec
     assert taken[0].deliveries == 2
     assert taken[0].value == b"v3"
     assert session.take() is None
+
+
+def test_settlements_of_a_transaction_are_sent_apart_and_name_it(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
+    session.received(1, frame("working", lease_ms=40_000, transactions=True), 0.5)
+    session.received(1, jobs(1, 2, 3), 1.0)
+    first, second, third = take_all(session)
+    session.settle(first, "accept", None, None, 1.0)
+    promise = Promise()
+    billing = TransactionIdentity("billing", 7, 3)
+    session.settle(second, "accept", None, promise, 1.0, transaction=billing)
+    session.settle(third, "reject", None, None, 1.0, transaction=billing)
+    plain, transactional = said(step(session, 1.0), "settle")
+    assert (plain["accept"], "transaction" in plain) == ([[1, 1]], False)
+    assert (transactional["accept"], transactional["reject"]) == ([[2, 2]], [[3, 3]])
+    assert transactional["transaction"] == {"id": "billing", "producer_id": 7, "epoch": 3}
+    session.received(1, frame("settled", number=transactional["number"]), 1.1)
+    step(session, 1.1)
+    assert (promise.is_done, promise.error) == (True, None)
+
+
+def test_a_broker_that_does_not_know_transactions_is_not_sent_one(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
+    session.received(1, jobs(1), 1.0)
+    [item] = take_all(session)
+    promise = Promise()
+    billing = TransactionIdentity("billing", 7, 3)
+    session.settle(item, "accept", None, promise, 1.0, transaction=billing)
+    assert said(step(session, 1.0), "settle") == []
+    assert "older version" in str(promise.error)
+    assert session.holds(item)
 
 
 def test_simultaneous_settlements_are_sent_in_one_frame(session: "QueueSession[ReceivedRecord]") -> None:

@@ -43,8 +43,9 @@ class Broker(RuleBasedStateMachine):
                     self.no_answer_text += [(connection_id, one) for one in said([effect], "settle")]
                 case Disconnect(connection_id=connection_id):
                     self.open = [one for one in self.open if one != connection_id]
-                case Resolve(promise=promise, error=error):
-                    promise.resolve(error)
+                case Resolve(promises=promises, error=error):
+                    for promise in promises:
+                        promise.resolve(error)
 
     @rule(seconds=st.floats(0, 20))
     def time_passes(self, seconds: float) -> None:

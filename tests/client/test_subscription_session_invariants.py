@@ -56,8 +56,9 @@ class Pusher(RuleBasedStateMachine):
                         self.heard = max(self.heard, one["offset"] + 1)
                 case Disconnect():
                     self.open = None
-                case Resolve(promise=promise, error=error):
-                    promise.resolve(error)
+                case Resolve(promises=promises, error=error):
+                    for promise in promises:
+                        promise.resolve(error)
 
     @rule(seconds=st.floats(0, 20))
     def time_passes(self, seconds: float) -> None:

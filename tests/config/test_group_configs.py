@@ -4,10 +4,12 @@ import pytest
 
 from penstock.config import (
     ConfigSource,
+    ConsumerGroupConfig,
     NodeConfig,
     ShareGroupSettings,
     describe_group,
     load_node_config,
+    resolve_consumer_group,
     share_group_settings,
     static_broker_configs,
 )
@@ -21,7 +23,9 @@ from penstock.config.group import (
 )
 from penstock.errors import ConfigError, ErrorCode, KafkaError
 
-KAFKA_4_2 = [
+KAFKA_4_4 = [
+    "errors.deadletterqueue.copy.record.enable",
+    "errors.deadletterqueue.topic.name",
     "share.auto.offset.reset",
     "share.heartbeat.interval.ms",
     "share.isolation.level",
@@ -44,17 +48,20 @@ def settings(**configs: str) -> ShareGroupConfig:
 
 
 def test_every_share_config_of_kafka_is_in_the_table() -> None:
-    assert set(KAFKA_4_2) <= set(GROUP_CONFIGS)
+    assert set(KAFKA_4_4) <= set(GROUP_CONFIGS)
 
 
 def test_every_default_is_accepted_and_changes_nothing() -> None:
     defaults = {name: definition.default for name, definition in GROUP_CONFIGS.items()}
     assert resolve_group(parse_group_overrides(defaults)) == ShareGroupConfig()
+    assert resolve_consumer_group(parse_group_overrides(defaults)) == ConsumerGroupConfig()
 
 
 @pytest.mark.parametrize("name", GROUP_CONFIGS)
 def test_every_config_has_an_effect(name: str) -> None:
     other = {
+        "errors.deadletterqueue.copy.record.enable": "true",
+        "errors.deadletterqueue.topic.name": "dlq.orders",
         "penstock.dead.letter.enable": "false",
         "penstock.dead.letter.topic": "graveyard",
         "penstock.queue.exclusive": "true",
@@ -66,7 +73,11 @@ def test_every_config_has_an_effect(name: str) -> None:
         "share.isolation.level": "read_committed",
     }
     value = other.get(name) or str(int(GROUP_CONFIGS[name].default) // 2)
-    assert resolve_group(parse_group_overrides({name: value})) != ShareGroupConfig()
+    parsed = parse_group_overrides({name: value})
+    if name.startswith("consumer."):
+        assert resolve_consumer_group(parsed) != ConsumerGroupConfig()
+    else:
+        assert resolve_group(parsed) != ShareGroupConfig()
 
 
 @pytest.mark.parametrize(
@@ -135,10 +146,15 @@ def test_the_first_delay_is_not_above_the_longest() -> None:
     assert "penstock.retry.backoff.max.ms" in refusal(penstock_retry_backoff_ms="60001")
 
 
-@pytest.mark.parametrize("name", ["consumer.session.timeout.ms", "streams.num.standby.replicas"])
-def test_configs_of_other_kinds_of_groups_are_refused_with_the_reason(name: str) -> None:
+def test_members_of_consumer_groups_must_be_able_to_report_within_their_session_too() -> None:
+    assert "consumer.session.timeout.ms" in refusal(
+        consumer_heartbeat_interval_ms="10000", consumer_session_timeout_ms="10000"
+    )
+
+
+def test_configs_of_streams_groups_are_refused_with_the_reason() -> None:
     with pytest.raises(KafkaError, match="is not supported: "):
-        group_definition(name)
+        group_definition("streams.num.standby.replicas")
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
@@ -232,3 +248,21 @@ def test_settings_reach_groups_from_the_file_through_the_brokers_configs() -> No
     assert "group.share.session.timeout.ms" not in static
     assert share_group_settings(static) == config.share_groups
     assert config.share_groups == ShareGroupSettings(record_lock_duration_ms=20_000, delivery_count_limit=3)
+
+
+# --- dead letters as Kafka writes them
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.dlq", "__consumer_offsets", "dlq.with spaces"])
+def test_kafkas_dead_letter_topic_has_kafkas_prefix(name: str) -> None:
+    assert "expected the name of a topic that begins with dlq." in refusal(
+        errors_deadletterqueue_topic_name=name
+    )
+
+
+def test_a_group_names_one_topic_for_dead_letters() -> None:
+    named = {"errors_deadletterqueue_topic_name": "dlq.orders"}
+    assert settings(**named).dead_letter_topic_of("orders") == "dlq.orders"
+    both = refusal(**named, penstock_dead_letter_topic="hopeless")
+    assert "expected one of the two" in both
+    assert "penstock.dead.letter.enable" in refusal(**named, penstock_dead_letter_enable="false")

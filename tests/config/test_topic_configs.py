@@ -7,13 +7,14 @@ from penstock.config import TOPIC_CONFIGS, TopicConfig, parse_overrides, resolve
 from penstock.config.overrides import parse_value
 from penstock.errors import ErrorCode, KafkaError
 
-KAFKA_4_2 = [
+KAFKA_4_4 = [
     "cleanup.policy",
     "compression.gzip.level",
     "compression.lz4.level",
     "compression.type",
     "compression.zstd.level",
     "delete.retention.ms",
+    "errors.deadletterqueue.group.enable",
     "file.delete.delay.ms",
     "flush.messages",
     "flush.ms",
@@ -23,6 +24,7 @@ KAFKA_4_2 = [
     "local.retention.bytes",
     "local.retention.ms",
     "max.compaction.lag.ms",
+    "max.decompressed.message.bytes",
     "max.message.bytes",
     "message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms",
@@ -31,6 +33,8 @@ KAFKA_4_2 = [
     "min.compaction.lag.ms",
     "min.insync.replicas",
     "preallocate",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
     "remote.storage.enable",
@@ -54,7 +58,7 @@ def refusal(name: str, value: str | None) -> str:
 
 def test_every_config_of_kafka_is_in_the_table() -> None:
     ours = {name for name in TOPIC_CONFIGS if name.startswith("penstock.")} | {"dedup.window.ms"}
-    assert sorted(set(TOPIC_CONFIGS) - ours - {"internal.segment.bytes"}) == KAFKA_4_2
+    assert sorted(set(TOPIC_CONFIGS) - ours - {"internal.segment.bytes"}) == KAFKA_4_4
 
 
 def test_every_default_is_accepted_and_changes_nothing() -> None:
@@ -66,11 +70,13 @@ def test_every_honoured_config_reaches_a_field_of_its_own() -> None:
     other = {
         "cleanup.policy": "compact",
         "compression.type": "zstd",
+        "errors.deadletterqueue.group.enable": "true",
         "message.timestamp.type": "LogAppendTime",
         "min.cleanable.dirty.ratio": "0.25",
         "penstock.producer.exclusive": "true",
         "penstock.retention.keep.undone": "true",
         "penstock.storage": "memory",
+        "penstock.table": "delta",
     }
     for name, definition in TOPIC_CONFIGS.items():
         if not definition.refused:
@@ -83,6 +89,8 @@ def test_every_honoured_config_reaches_a_field_of_its_own() -> None:
     [
         ("preallocate", "true"),
         ("remote.storage.enable", "true"),
+        ("remote.copy.lag.bytes", "1000"),
+        ("remote.copy.lag.ms", "-1"),
         ("remote.log.copy.disable", "true"),
         ("remote.log.delete.on.disable", "true"),
         ("local.retention.ms", "1000"),

@@ -1,10 +1,11 @@
 """A harness for share groups: members that behave like real ones, on the harness of the consumer groups."""
 
 import itertools
+from collections.abc import Collection
 from uuid import UUID
 
 from penstock.config import Limits, ShareGroupConfig
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
     Coordinator,
     SharedTopic,
@@ -12,6 +13,7 @@ from penstock.groups import (
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
+from penstock.types import Caller
 from tests.groups.group_harness import GroupHarness, Metadata
 
 QUEUE = "workers"
@@ -23,6 +25,7 @@ class Cluster:
     def __init__(self) -> None:
         self.topics: dict[str, SharedTopic] = {}
         self.configs: dict[str, ShareGroupConfig] = {}
+        self.overridden: dict[str, dict[str, str]] = {}
         self.looked_up = 0
         self._numbers = itertools.count(1)
 
@@ -32,6 +35,28 @@ class Cluster:
 
     def config(self, group_id: str) -> ShareGroupConfig:
         return self.configs.get(group_id, ShareGroupConfig())
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
+
+    def overrides(self, group_id: str) -> dict[str, str]:
+        return self.overridden.get(group_id, {})
+
+    def matching(self, pattern: str, caller: Caller, names: Collection[str] | None = None) -> frozenset[str]:
+        """A pattern is a beginning and `.*`; topics that begin with `secret` are for the client `admin` only."""
+        if not pattern.endswith(".*"):
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, pattern)
+        found = (name for name in self.topics if names is None or name in names)
+        return frozenset(
+            name
+            for name in found
+            if name.startswith(pattern[:-2])
+            and (caller.client_id == "admin" or not name.startswith("secret"))
+        )
+
+    def cost(self, pattern: str) -> int:
+        self.matching(pattern, Caller(), ())
+        return len(pattern)
 
     def puts(self, name: str, partitions: int) -> None:
         """A new topic, or a larger one."""
@@ -61,11 +86,11 @@ class ShareGroupHarness(GroupHarness):
 
     def puts(self, name: str, partitions: int) -> None:
         self.cluster.puts(name, partitions)
-        self.coordinator.topics_changed([name])
+        self.happens(self.coordinator.topics_changed(self.now_ms, [name]))
 
     def drops(self, name: str) -> None:
         del self.cluster.topics[name]
-        self.coordinator.topics_changed([name])
+        self.happens(self.coordinator.topics_changed(self.now_ms, [name]))
 
     def share_group(self, group_id: str = QUEUE) -> ShareGroupDescription:
         description = self.coordinator.describe_share_group(group_id)

@@ -110,7 +110,7 @@ def test_a_consumer_that_is_no_member_may_commit_while_there_are_none(
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"group_id": "other"}, ErrorCode.ILLEGAL_GENERATION),
+        ({"group_id": "other"}, ErrorCode.GROUP_ID_NOT_FOUND),
         ({"group_id": "other", "generation": -1, "member_id": "x"}, ErrorCode.NONE),
         ({"group_id": "x" * 4097, "generation": -1}, ErrorCode.INVALID_GROUP_ID),
         ({"generation": 9}, ErrorCode.ILLEGAL_GENERATION),

@@ -121,7 +121,7 @@ def test_a_change_that_does_not_concern_members_keeps_the_epoch() -> None:
     harness = ShareGroupHarness()
     ann = harness.member("ann")
     ann.reports()
-    harness.coordinator.topics_changed(["orders"])
+    harness.coordinator.topics_changed(harness.now_ms, ["orders"])
     harness.puts("unrelated", 1)
     assert ann.reports().member_epoch == 1
 

@@ -199,7 +199,7 @@ def test_a_group_with_only_pending_offsets_exists(harness: TransactionHarness, a
         ({"member_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"member_id": "", "generation": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"instance_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"group_id": "other"}, ErrorCode.ILLEGAL_GENERATION),
+        ({"group_id": "other"}, ErrorCode.GROUP_ID_NOT_FOUND),
         ({"group_id": "other", "generation": -1, "member_id": "x"}, ErrorCode.NONE),
         ({"group_id": "x" * 4097, "generation": -1}, ErrorCode.INVALID_GROUP_ID),
     ],

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Container
+from uuid import UUID
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
-from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire import NO_UUID, ApiKey
 from penstock.kafka.wire.messages import add_offsets_to_txn as adding_offsets
 from penstock.kafka.wire.messages import add_partitions_to_txn as adding
 from penstock.kafka.wire.messages import end_txn as ending
@@ -135,17 +136,24 @@ class TransactionalProducer:
         return ask(self.client, key, version, request, response).error_code
 
     def send_offset(
-        self, group: str, topic: str, offset: int, *, version: int | None = None, generation: int = -1
+        self,
+        group: str,
+        topic: str,
+        offset: int,
+        *,
+        version: int | None = None,
+        generation: int = -1,
+        topic_id: UUID = NO_UUID,
     ) -> int:
-        """TxnOffsetCommit for partition 0 of the topic."""
+        """TxnOffsetCommit for partition 0 of the topic, which version 6 names by its id."""
         row = committing.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = committing.TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            generation_id=generation,
-            topics=[committing.TxnOffsetCommitRequestTopic(name=topic, partitions=[row])],
+            generation_id_or_member_epoch=generation,
+            topics=[committing.TxnOffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=[row])],
         )
         key, version = ApiKey.TXN_OFFSET_COMMIT, version or (5 if self.is_v2 else 4)
         answer = ask(self.client, key, version, request, committing.TxnOffsetCommitResponse)

@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from penstock.config import Address, ClusterSettings, GroupSettings, NodeConfig
+from penstock.errors import KafkaError
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition
 from penstock.node.calls import BROKER
@@ -31,7 +32,7 @@ PATIENCE_SECONDS = 40.0
 LOOK_AGAIN_SECONDS = 0.02
 ROUND_SECONDS = 0.05
 """Between two checks of a node's replicas against the metadata: moves and repairs take several."""
-QUICK = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=50, auto_rebalance=False)
+QUICK = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: the controller does not move them back."""
 
 
@@ -56,6 +57,7 @@ class Trio:
         """`settings`: more of NodeConfig, for all nodes. `users`: the first ones, with passwords; login is required."""
         settings = {**(settings or {}), "require_login": True} if users else settings
         self._users = users
+        self._election_seconds = replication.election_timeout_ms / 1000
         self.first_users: list[str] = []
         """The names that nodes were told to show."""
         ports = free_ports(6)
@@ -244,13 +246,18 @@ class Trio:
         )
 
     def hand_over(self, topic: str, to: int, index: int = 0) -> None:
-        """Lets this node lead a partition."""
-        leader = self.leader(topic, index)
-        if leader != to:
+        """Lets this node lead a partition. A leader gives a transfer up after an election timeout, which may be too
+        short on a busy machine: then it is asked again."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (leader := self.leader(topic, index)) != to:
+            assert time.monotonic() < deadline, f"node {leader} goes on leading {topic}-{index}"
             group = self.replica(leader, topic, index).group
-            self.run(self.node(leader).controller.hand_over(group, leader, to, caller=BROKER))
-            self.eventually(lambda: self.replica(to, topic, index).serves)
-            assert self.leader(topic, index) == to
+            with suppress(KafkaError):  # a transfer is under way, or the leader has changed meanwhile
+                self.run(self.node(leader).controller.hand_over(group, leader, to, caller=BROKER))
+            settles_at = time.monotonic() + 2 * self._election_seconds
+            self.eventually(
+                lambda: self.replica(to, topic, index).serves or time.monotonic() > settles_at  # noqa: B023
+            )
 
     # --- clients
 

@@ -15,8 +15,9 @@ from tests.ports import free_port
 class BrokerProcess:
     """`penstock serve` on a data folder and a fixed port, so that clients find it again after a restart."""
 
-    def __init__(self, data_dir: Path, *, files_max: int | None = None) -> None:
+    def __init__(self, data_dir: Path, *, files_max: int | None = None, http: str = "none") -> None:
         """`files_max`: how many files the process may open."""
+        self._http = http
         self._data_dir = data_dir
         self._files_max = files_max
         self.bootstrap_servers = f"127.0.0.1:{free_port()}"
@@ -25,7 +26,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Returns when the broker has printed that it is ready."""
-        command = [sys.executable, "-m", "penstock.cli", "serve", "--http", "none"]
+        command = [sys.executable, "-m", "penstock.cli", "serve", "--http", self._http]
         self._process = subprocess.Popen(
             [*command, "--data-dir", str(self._data_dir), "--kafka", self.bootstrap_servers],
             stdout=subprocess.PIPE,

@@ -25,6 +25,7 @@ from penstock.queue import (
     StoredBacklog,
     chunk_of,
     decode_head,
+    sort_parts,
     state_end,
 )
 from penstock.queue.states import (
@@ -440,8 +441,8 @@ class RandomQueue(RuleBasedStateMachine):
             log_start_offset=self.log_start,
             end_offset=end,
         )
-        for suffix, value in records.items():
-            counted.add(suffix, value)
+        for number, value in sort_parts(records).chunks.items():
+            counted.add(number, value)
         assert counted.backlog == self.partition.backlog(self.now_ms, end)
         assert counted.state_end == state_end(records)
 

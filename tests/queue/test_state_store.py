@@ -65,11 +65,11 @@ def refused(harness: CoreHarness, fence: Fence, number: int) -> ErrorCode:
 
 def test_a_claim_returns_the_saved_state_also_after_a_restart() -> None:
     harness = CoreHarness()
-    fence, parts = harness.claim(3)
-    assert (fence, parts) == (Fence(3, 1), [])
+    fence, parts, opened = harness.claim(3)
+    assert (fence, parts, opened) == (Fence(3, 1), [], [])
     harness.save(fence, 1, b"state")
-    assert harness.claim(3) == (Fence(3, 2), [(CHUNK, b"state")])
-    assert harness.restarted().claim(4) == (Fence(4, 3), [(CHUNK, b"state")])
+    assert harness.claim(3) == (Fence(3, 2), [(CHUNK, b"state")], [])
+    assert harness.restarted().claim(4) == (Fence(4, 3), [(CHUNK, b"state")], [])
 
 
 def test_a_claim_replies_only_when_its_record_is_committed() -> None:
@@ -82,7 +82,7 @@ def test_a_claim_replies_only_when_its_record_is_committed() -> None:
 
 def test_only_the_newest_fence_may_save() -> None:
     harness = CoreHarness()
-    old, _ = harness.claim(3)
+    old = harness.claim(3).fence
     harness.claim(3)
     assert refused(harness, old, 1) is ErrorCode.FENCED_STATE_EPOCH
     assert refused(harness.restarted(), old, 1) is ErrorCode.FENCED_STATE_EPOCH
@@ -96,12 +96,12 @@ def test_a_claim_superseded_by_another_during_its_write_is_refused() -> None:
     harness.happens(harness.core.claim("second", QUEUE, 4))
     harness.flush()
     assert isinstance(harness.replies["first"], KafkaError)
-    assert harness.replies["second"] == (Fence(4, 2), [])
+    assert harness.replies["second"] == (Fence(4, 2), [], [])
 
 
 def test_a_late_save_does_not_undo_a_newer_one() -> None:
     harness = CoreHarness()
-    fence, _ = harness.claim(3)
+    fence = harness.claim(3).fence
     harness.save(fence, 2, b"second")
     assert refused(harness, fence, 1) is ErrorCode.FENCED_STATE_EPOCH
     harness.save(fence, 2, b"second")
@@ -110,7 +110,7 @@ def test_a_late_save_does_not_undo_a_newer_one() -> None:
 
 def test_a_failed_save_is_reported_and_the_core_must_be_replaced() -> None:
     harness = CoreHarness()
-    fence, _ = harness.claim(3)
+    fence = harness.claim(3).fence
     harness.happens(harness.core.save("save", QUEUE, fence, 1, [(CHUNK, b"state")]))
     harness.flush(ok=False)
     problem = harness.replies["save"]
@@ -122,7 +122,7 @@ def test_a_failed_save_is_reported_and_the_core_must_be_replaced() -> None:
 
 def test_a_reset_leaves_the_head_only_and_fences_out_the_driver() -> None:
     harness = CoreHarness()
-    fence, _ = harness.claim(3)
+    fence = harness.claim(3).fence
     harness.save(fence, 1, b"state")
     harness.happens(harness.core.reset("reset", QUEUE, 500, 9))
     harness.flush()
@@ -136,13 +136,13 @@ def test_a_reset_leaves_the_head_only_and_fences_out_the_driver() -> None:
 def test_a_deleted_queue_leaves_no_records() -> None:
     harness = CoreHarness()
     for queue in (QUEUE, OTHER):
-        fence, _ = harness.claim(3, queue)
+        fence = harness.claim(3, queue).fence
         harness.save(fence, 1, b"state", queue)
     assert harness.core.topic_ids() == {QUEUE.topic_id, OTHER.topic_id}
     harness.happens(harness.core.forget("forget", harness.core.queues_of(frozenset({QUEUE.topic_id}))))
     harness.flush()
     assert harness.core.topic_ids() == harness.restarted().core.topic_ids() == {OTHER.topic_id}
-    assert harness.restarted().claim(1) == (Fence(1, 1), [])
+    assert harness.restarted().claim(1) == (Fence(1, 1), [], [])
 
 
 def test_only_committed_heads_are_reported() -> None:

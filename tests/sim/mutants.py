@@ -23,7 +23,9 @@ from penstock.sim.outcome import Failure
 from penstock.sim.seeds import NODE, run_seed
 from tests.sim.mutant import Change, Mutant
 from tests.sim.mutants_of_cliques import CLIQUE_MUTANTS
+from tests.sim.mutants_of_consumer_groups import CONSUMER_GROUP_MUTANTS
 from tests.sim.mutants_of_groups import GROUP_MUTANTS
+from tests.sim.mutants_of_transactions import TRANSACTION_MUTANTS
 from tests.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 
 
@@ -434,6 +436,8 @@ MUTANTS = (
     ),
     *UPKEEP_MUTANTS,
     *GROUP_MUTANTS,
+    *TRANSACTION_MUTANTS,
+    *CONSUMER_GROUP_MUTANTS,
     *CLIQUE_MUTANTS,
 )
 

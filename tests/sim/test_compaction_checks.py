@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.batch import Record, build_batch, read_records, zero_width_batch
+from penstock.batch import EndMarker, Record, build_batch, build_marker, read_records, zero_width_batch
 from penstock.sim.compaction_checks import CommittedKeys
 from penstock.sim.entries import Entry
 from penstock.sim.outcome import Violation
@@ -102,3 +102,61 @@ def test_a_reader_that_missed_a_deletion_is_detected_if_tombstones_are_kept(
     with pytest.raises(Violation, match="of b'b'"):
         committed_keys.check_fold("r1", behind, 5, keeps_tombstones=True)
     committed_keys.check_fold("r1", fold(TRUTH[1], TRUTH[3]), 5, keeps_tombstones=True)
+
+
+# --- transactions
+
+
+def in_transaction(offset: int, key: bytes, value: bytes) -> Entry:
+    data = build_batch(
+        [Record(offset, 1000, key, value)],
+        base_offset=offset,
+        leader_epoch=1,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    return Entry(offset, offset + 1, 1, offset, False, data)
+
+
+def marker(offset: int, *, commit: bool) -> Entry:
+    end = EndMarker(commit, 1)
+    data = build_marker(end, producer_id=7, producer_epoch=0, timestamp_ms=1000, offset=offset, term=1)
+    return Entry(offset, offset + 1, 1, offset, False, bytes(data))
+
+
+def keys_of(*truth: Entry) -> CommittedKeys:
+    committed_keys = CommittedKeys()
+    for one in truth:
+        committed_keys.add(one)
+    return committed_keys
+
+
+PLAIN, INNER = entry(0, (b"a", b"1")), in_transaction(1, b"a", b"2")
+
+
+def test_a_record_of_an_open_transaction_supersedes_nothing_and_stays() -> None:
+    truth = [PLAIN, INNER]
+    with pytest.raises(Violation, match="the last word on a key stays: n1 has lost 0"):
+        keys_of(*truth).check("n1", [INNER], truth, whole=True)
+    with pytest.raises(Violation, match="records of an open transaction stay: n1 has lost 1"):
+        keys_of(*truth).check("n1", [PLAIN], truth, whole=True)
+
+
+def test_a_committed_record_supersedes_others_and_an_aborted_one_may_go() -> None:
+    truth = [PLAIN, INNER, marker(2, commit=True)]
+    keys_of(*truth).check("n1", truth[1:], truth, whole=True)
+    with pytest.raises(Violation, match="the last word on a key stays: n1 has lost 1"):
+        keys_of(*truth).check("n1", [PLAIN, truth[2]], truth, whole=True)
+    truth = [PLAIN, INNER, marker(2, commit=False)]
+    keys_of(*truth).check("n1", [PLAIN], truth, whole=True)
+    with pytest.raises(Violation, match="the last word on a key stays: n1 has lost 0"):
+        keys_of(*truth).check("n1", truth[1:], truth, whole=True)
+
+
+def test_a_marker_must_not_go_before_the_batches_of_its_transaction() -> None:
+    truth = [INNER, marker(2, commit=False)]
+    keys_of(*truth).check("n1", [], truth, whole=True)
+    with pytest.raises(Violation, match="a marker stays as long as its transaction: n1 has the batch at 1"):
+        keys_of(*truth).check("n1", truth[:1], truth, whole=True)

@@ -42,9 +42,9 @@ def test_the_outcome_is_stored_then_told_then_marked_then_completed(dialect: Dia
     (markers,) = harness.sent
     assert (markers.commit, markers.partitions) == (commit, {ORDERS, INVOICES})
     harness.marks()
-    assert harness.state is (PREPARE_COMMIT if commit else PREPARE_ABORT)
+    assert harness.states[-1] is (PREPARE_COMMIT if commit else PREPARE_ABORT)
     harness.flush()
-    assert harness.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
+    assert harness.state is harness.states[-1] is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
     assert harness.transaction.partitions == frozenset()
 
 

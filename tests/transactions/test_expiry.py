@@ -7,7 +7,7 @@ from penstock.effects import PERSIST_RECORDS_MAX
 from penstock.errors import ErrorCode
 from penstock.transactions import Dialect
 from penstock.transactions.states import COMPLETE_COMMIT, PREPARE_COMMIT
-from penstock.transactions.store import WRITE_RETRY_MS
+from penstock.transactions.store import COMPLETION_DELAY_MS, WRITE_RETRY_MS
 from tests.transactions.transaction_harness import HOUR_MS, ID, Client, TransactionHarness, complete, ongoing
 
 DAY_MS = 24 * HOUR_MS
@@ -20,10 +20,10 @@ def names(harness: TransactionHarness) -> list[str]:
 
 def test_an_id_expires_a_week_after_its_last_change() -> None:
     harness, client = complete()
-    harness.passes(WEEK_MS - 1)
+    harness.passes(WEEK_MS - COMPLETION_DELAY_MS - 1)
     client.adds()
     client.commits()
-    harness.marks()
+    harness.reports()
     harness.passes(WEEK_MS - 1)
     assert harness.state is COMPLETE_COMMIT
     harness.passes(1)
@@ -43,10 +43,12 @@ def test_the_time_counts_from_the_last_change_also_after_a_failover() -> None:
     Client(harness, transactional_id="first").inits()
     harness.passes(DAY_MS)
     Client(harness, transactional_id="second").inits()
-    harness.passes(WEEK_MS - DAY_MS - 1)
+    harness.passes(WEEK_MS - DAY_MS - COMPLETION_DELAY_MS - 1)
     harness = harness.restarted()
     assert names(harness) == ["first", ID, "second"]
     harness.passes(1)
+    assert names(harness) == ["first", "second"]
+    harness.passes(COMPLETION_DELAY_MS)
     assert names(harness) == ["second"]
     harness.passes(DAY_MS)
     assert names(harness) == []

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PARTITIONS = st.frozensets(st.builds(TopicPartition, st.text(max_size=20), INT32), max_size=5)
 FOREIGN_TAGS = st.dictionaries(
-    st.integers(3, 999) | st.integers(1001, 2**31), st.binary(max_size=9), max_size=2
+    st.integers(3, 999) | st.integers(1003, 2**31), st.binary(max_size=9), max_size=2
 )
 TRANSACTIONS = st.builds(
     Transaction,
@@ -35,6 +36,8 @@ TRANSACTIONS = st.builds(
     next_producer_id=INT64,
     last_epoch=INT16,
     dialect=INT16,
+    owner=st.text(max_size=5),
+    version=INT64,
     other_tags=FOREIGN_TAGS.map(lambda tags: tuple(sorted(tags.items()))),
 )
 COMMITTING = Transaction(
@@ -116,6 +119,12 @@ def test_an_older_value_without_topics_is_read() -> None:
 @given(TRANSACTIONS)
 def test_every_value_is_read_as_it_was_written(value: Transaction) -> None:
     assert decode_value(encode_value(value)) == value
+
+
+def test_an_owner_that_is_no_text_is_refused() -> None:
+    data = encode_value(msgspec.structs.replace(COMMITTING, owner="x"))
+    with pytest.raises(UnknownFormat, match="not UTF-8"):
+        decode_value(data.replace(b"\x02x", b"\x02\x80").replace(b"\x01x", b"\x01\x80"))
 
 
 def test_tags_of_later_versions_are_kept_through_transitions() -> None:

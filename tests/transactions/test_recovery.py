@@ -62,7 +62,7 @@ def test_every_prefix_of_the_log_is_continued(dialect: Dialect) -> None:
         }
         assert {one.transactional_id: _state(one.commit) for one in harness.sent} == decided
         for one in list(harness.sent):
-            harness.marks(one)
+            harness.reports(one)
         for name, state in decided.items():
             description = harness.coordinator.describe(name)
             assert description is not None

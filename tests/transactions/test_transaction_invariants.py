@@ -35,6 +35,7 @@ from penstock.transactions.states import (
     PREPARE_COMMIT,
     TRANSITIONS,
 )
+from penstock.transactions.store import COMPLETION_DELAY_MS
 from penstock.transactions.transaction import LAST_CLIENT_EPOCH, Transaction
 from penstock.types import TopicPartition
 from tests.transactions.transaction_harness import INVOICES, ORDERS, TransactionHarness, decoded
@@ -192,7 +193,7 @@ class RandomTransactions(RuleBasedStateMachine):
 
     def mark(self, message: SendMarkers, partitions: Collection[TopicPartition]) -> None:
         self.marked.setdefault(message.id, set()).update(partitions)
-        self.harness.marks(message, *partitions)
+        self.harness.reports(message, *partitions)
 
     @rule(duration_ms=st.sampled_from([1, 30_000, 70_000, 400_000]))
     def time_passes(self, duration_ms: int) -> None:
@@ -332,6 +333,7 @@ class RandomTransactions(RuleBasedStateMachine):
         self.harness.flush()
         self.harness.passes(120_000)
         self.markers_are_written()
+        self.harness.passes(COMPLETION_DELAY_MS)
         assert self.harness.open_tokens == set()
         assert self.harness.in_flight == []
         assert self.harness.coordinator._store.outbox._in_flight == {}

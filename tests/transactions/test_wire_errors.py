@@ -7,6 +7,7 @@ from penstock.transactions import TransactionApi, is_fencing, wire_error
 
 FENCED, OLD_FENCED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 ABORTABLE, STATE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
+GROUP_ERRORS = [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,15 @@ def test_abortable_is_told_only_where_a_version_knows_it(api: TransactionApi, fi
     assert codes == [STATE] * first + [ABORTABLE] * (14 - first)
 
 
+@pytest.mark.parametrize("error", GROUP_ERRORS)
+def test_errors_of_the_group_are_told_only_where_a_version_knows_them(error: ErrorCode) -> None:
+    codes = [wire_error(error, TransactionApi.TXN_OFFSET_COMMIT, version) for version in range(8)]
+    assert codes == [ErrorCode.ILLEGAL_GENERATION] * 6 + [error] * 2
+
+
 @pytest.mark.parametrize("api", TransactionApi)
 def test_all_other_codes_are_the_same_in_all_versions(api: TransactionApi) -> None:
-    for error in set(ErrorCode) - {FENCED, ABORTABLE}:
+    for error in set(ErrorCode) - {FENCED, ABORTABLE, *GROUP_ERRORS}:
         assert wire_error(error, api, 0) is error
 
 

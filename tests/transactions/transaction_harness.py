@@ -26,6 +26,7 @@ from penstock.transactions import (
     TransactionState,
 )
 from penstock.transactions.records import decode_key, decode_value, encode_key, encode_value
+from penstock.transactions.store import COMPLETION_DELAY_MS
 from penstock.transactions.transaction import Transaction
 from penstock.types import TopicPartition
 
@@ -106,7 +107,13 @@ class TransactionHarness:
                     self.on_reply(token, result)
 
     def marks(self, message: SendMarkers | None = None, *partitions: TopicPartition) -> None:
-        """The markers of a message, by default of the last one, are written to these partitions, by default to all."""
+        """The markers of a message, by default of the last one, are written to these partitions, by default to all. So
+        much time passes that a completion is written by itself."""
+        self.reports(message, *partitions)
+        self.passes(COMPLETION_DELAY_MS)
+
+    def reports(self, message: SendMarkers | None = None, *partitions: TopicPartition) -> None:
+        """Markers are written, and no time passes."""
         message = message or self.sent[-1]
         self.happens(
             self.coordinator.markers_written(

@@ -21,6 +21,8 @@ YEAR_MS = 365 * 24 * 3600 * 1000
 SETTINGS = {
     # Committed offsets of a fixture must not expire, however old it is.
     "groups.offsets_retention_minutes": 100 * YEAR_MS // 60_000,
+    # Nor must its transactional ids.
+    "transactions.id_expiration_ms": 100 * YEAR_MS,
     # Few partitions: nodes start sooner, and fixtures are small. Ignored where these topics exist.
     "groups.offsets_topic_partitions": 4,
     "groups.state_topic_partitions": 2,

@@ -19,12 +19,15 @@ from tests.faults.waiting import PATIENCE_SECONDS
 from tests.upgrade import idempotence, visible
 from tests.upgrade.brokers import Brokers
 from tests.upgrade.secured import SECURED
+from tests.upgrade.transactions import TRANSACTIONS
 
 pytestmark = pytest.mark.xdist_group("upgrade")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SUFFIX = ".tar.xz"
-ARCHIVES = [path for path in sorted(FIXTURES.glob(f"*/*{SUFFIX}")) if path.name != f"{SECURED}{SUFFIX}"]
+OTHERS = {f"{SECURED}{SUFFIX}", f"{TRANSACTIONS}{SUFFIX}"}
+"""Fixtures with tests of their own."""
+ARCHIVES = [path for path in sorted(FIXTURES.glob(f"*/*{SUFFIX}")) if path.name not in OTHERS]
 DAY_MS = 24 * 3600 * 1000
 FORGETFUL_AFTER_SECONDS = 3.0
 """Nodes drop idempotent producers that were silent for a day, which is all producers of an old fixture. They do so

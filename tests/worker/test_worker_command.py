@@ -218,14 +218,7 @@ def test_an_asynchronous_application_runs_its_schedules(
 
 @pytest.mark.parametrize(
     ("target", "told"),
-    {
-        "blocking": "expected MODULE:CLIENT",
-        "nowhere:client": "there is no module 'nowhere'",
-        "blocking:nothing": "blocking has no 'nothing'",
-        "empty:number": "is a int: expected a Client",
-        "empty:client": "has no workers",
-        "broken:client": "ZeroDivisionError",
-    }.items(),
+    {"empty:client": "has no workers", "broken:client": "ZeroDivisionError"}.items(),
 )
 def test_a_target_without_workers_is_refused_once(
     folder: Path, broker: Broker, queue: str, target: str, told: str
@@ -290,5 +283,5 @@ def test_the_table_adds_up_the_jobs_of_earlier_processes() -> None:
     one = WorkerProcess(
         number=1, state="waiting", restarts=2, counts=WorkerCounts(done=2), earlier=WorkerCounts(done=40)
     )
-    cells = [list(column.cells) for column in status_table([one], 0.0).columns]
+    cells = [[str(cell) for cell in column.cells] for column in status_table([one], 0.0).columns]
     assert cells == [["1"], ["-"], ["waiting"], ["-"], ["2"], ["0"], ["42"], ["0"], ["0"]]

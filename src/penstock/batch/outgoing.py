@@ -9,7 +9,16 @@ from struct import Struct
 from penstock.batch._encode import EncodedRows
 from penstock.batch.checksum import crc32c
 from penstock.batch.compression import NONE, compress
-from penstock.batch.header import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, seal
+from penstock.batch.header import (
+    CRC_POSITION,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    TRANSACTIONAL_BIT,
+    seal,
+)
 
 _NO_TERM = -1
 _CRC = Struct(">I")
@@ -25,6 +34,7 @@ def pack_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    transactional: bool = False,
 ) -> bytes:
     """One batch of these rows, whose offsets count from 0."""
     payload = rows.payload if compression == NONE else compress(compression, rows.payload)
@@ -37,7 +47,7 @@ def pack_batch(
         _NO_TERM,
         MAGIC,
         0,
-        compression,
+        compression | (TRANSACTIONAL_BIT if transactional else 0),
         rows.rows - 1,
         rows.base_timestamp,
         rows.max_timestamp,

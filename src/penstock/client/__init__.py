@@ -24,9 +24,11 @@ from penstock.client.errors import (
     Garbled,
     LeaseLost,
     LoginFailed,
+    ProducerFenced,
     PublishFailed,
     Refused,
     TlsFailed,
+    TransactionFailed,
     Unreachable,
 )
 
@@ -39,7 +41,14 @@ if TYPE_CHECKING:
         QueuePartitionInfo,
         TopicInfo,
     )
-    from penstock.client.aio import AsyncClient, AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
+    from penstock.client.aio import (
+        AsyncClient,
+        AsyncJob,
+        AsyncMessage,
+        AsyncQueue,
+        AsyncSubscription,
+        AsyncTransaction,
+    )
     from penstock.client.aio.admin import AsyncAdmin
     from penstock.client.calls import Reply
     from penstock.client.dead_letters import DeadLetter
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
     from penstock.client.thread_driver import Settlement
+    from penstock.client.transactions import Transaction
 
 __all__ = [
     "Admin",
@@ -58,6 +68,7 @@ __all__ = [
     "AsyncMessage",
     "AsyncQueue",
     "AsyncSubscription",
+    "AsyncTransaction",
     "CallFailed",
     "Client",
     "ClientError",
@@ -70,6 +81,7 @@ __all__ = [
     "LeaseLost",
     "LoginFailed",
     "Message",
+    "ProducerFenced",
     "PublishFailed",
     "Queue",
     "QueueConsumerInfo",
@@ -85,12 +97,22 @@ __all__ = [
     "Subscription",
     "TlsFailed",
     "TopicInfo",
+    "Transaction",
+    "TransactionFailed",
     "Unreachable",
 ]
 
 _MODULES = {
     "admin": ("Admin", "GroupInfo", "QueueConsumerInfo", "QueueInfo", "QueuePartitionInfo", "TopicInfo"),
-    "aio": ("AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"),
+    "aio": (
+        "AsyncAdmin",
+        "AsyncClient",
+        "AsyncJob",
+        "AsyncMessage",
+        "AsyncQueue",
+        "AsyncSubscription",
+        "AsyncTransaction",
+    ),
     "calls": ("Reply",),
     "dead_letters": ("DeadLetter",),
     "publishing": ("Stored",),
@@ -99,6 +121,7 @@ _MODULES = {
     "streams": ("Job", "Message", "Queue", "Subscription"),
     "sync": ("Client",),
     "thread_driver": ("Settlement",),
+    "transactions": ("Transaction",),
 }
 
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 from confluent_kafka.admin import AdminClient, ResourceType
 
@@ -21,7 +21,6 @@ from penstock.client.arguments import (
     Seconds,
     Text,
     Unset,
-    as_bytes,
     as_ms,
     checked_isolation,
     checked_name,
@@ -40,13 +39,17 @@ from penstock.client.http_discovery import http_urls, make_admin
 from penstock.client.http_nodes import HttpNodes
 from penstock.client.kafka_errors import no_answer_text
 from penstock.client.login_diagnosis import ERROR_CALLBACK, LoginDiagnosis
-from penstock.client.publishing import OutgoingMessage, Publisher
+from penstock.client.publishing import OutgoingMessage, Publisher, outgoing
 from penstock.client.queue_session import Credit, QueueSession
 from penstock.client.registry import HandlerRegistry
 from penstock.client.schedule_thread import ScheduleThread, declare
 from penstock.client.security_arguments import OAUTH_CALLBACK, SecurityArguments, client_security
 from penstock.client.subscription_session import SubscriptionSession
+from penstock.client.transactional_ids import TransactionalIds
 from penstock.client.worker_policy import WorkerPlan
+
+if TYPE_CHECKING:
+    from penstock.client.wire.cluster import Cluster
 
 DEFAULT_PREFETCH: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
@@ -56,6 +59,10 @@ CALL_SECONDS: Final = 30.0
 PUBLISH_SECONDS: Final = 10.0
 """How long `publish` waits. A new leader takes about two seconds; a web request should not wait much longer."""
 FLUSH_SECONDS: Final = 60.0
+TRANSACTION_SECONDS: Final = 60.0
+"""The default of a transaction's timeout, as in Kafka."""
+TRANSACTION_RETRY_MS: Final = 60_000
+"""How long the requests of a transaction are retried: several elections, and a node that is started again."""
 GRACE_SECONDS: Final = 30.0
 """How long a graceful end waits for handlers: as long as most process managers wait before they kill."""
 
@@ -121,6 +128,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         self._publisher: Publisher | None = None
         self._kafka_admin: AdminClient | None = None
         self._replies: ReplyReader | None = None
+        self._transactional_ids = TransactionalIds(self._new_cluster, self._read_topic_configs)
         self._is_closed = False
         self._prepare()
 
@@ -160,7 +168,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         then. `ttl` (seconds): they do not deliver it later than that.
         """
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-        message = _outgoing(topic, payload(value, json), key, made, partition)
+        message = outgoing(topic, payload(value, json), key, made, partition)
         return self._publish(message, wait_seconds("timeout", timeout))
 
     def publish_soon(
@@ -181,7 +189,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
         PublishFailed; `flush` and `close` wait for all. Waits only to look up a topic that is new to this client, and
         while librdkafka's queue is full. Raises PublishFailed at once if there is no such topic."""
         made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-        return self._publish_soon(_outgoing(topic, payload(value, json), key, made, partition))
+        return self._publish_soon(outgoing(topic, payload(value, json), key, made, partition))
 
     def _call_message(
         self,
@@ -195,7 +203,7 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
     ) -> OutgoingMessage:
         """The job of a call. It expires with the call, so that no worker begins a job whose caller has gone."""
         made = record_headers(headers, ttl=timeout_s) + call_headers(call_id, reply_topic)
-        return _outgoing(topic, value, key, made, None)
+        return outgoing(topic, value, key, made, None)
 
     @abstractmethod
     def _publish(self, message: OutgoingMessage, timeout: float) -> StoredT: ...
@@ -342,6 +350,9 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
 
     def _open_publisher(self) -> Publisher:
         self._guard.check()  # before the lock: another thread may have had it during the fork
+        publisher = self._publisher
+        if publisher is not None and not publisher.is_broken:
+            return publisher  # without the lock: a publisher that is closed meanwhile refuses messages itself
         with self._lock:
             self._check_open()
             if self._publisher is not None and self._publisher.is_broken:
@@ -371,6 +382,19 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
             if self._replies is None:
                 self._replies = ReplyReader(self._servers, self._security_settings, self._new_admin())
             return self._replies
+
+    def _new_cluster(self) -> "Cluster":
+        """For producers of transactions: librdkafka does not tell the id and epoch of its own."""
+        from penstock.client.wire.cluster import Cluster
+        from penstock.client.wire.settings import ClientSettings
+
+        return Cluster(
+            ClientSettings(
+                bootstrap_servers=self._servers,
+                retry_for_ms=TRANSACTION_RETRY_MS,
+                security=self._security.current(),
+            )
+        )
 
     @property
     def _security_settings(self) -> dict[str, Any]:
@@ -405,19 +429,8 @@ class BaseClient(HandlerRegistry, Generic[QueueT, SubscriptionT, StoredT, Future
             self._is_closed = True
             publisher, self._publisher, self._kafka_admin = self._publisher, None, None
             replies, self._replies = self._replies, None
+        self._transactional_ids.close()
         if replies is not None:
             replies.close()
         if publisher is not None:
             publisher.close(timeout_s)
-
-
-def _outgoing(
-    topic: str,
-    value: bytes | None,
-    key: Text | None,
-    headers: list[tuple[str, Text | None]],
-    partition: int | None,
-) -> OutgoingMessage:
-    if partition is not None and partition < 0:
-        raise ValueError(f"partition={partition!r}: expected 0 or more, or None for any")
-    return OutgoingMessage(topic, value, as_bytes("key", key), headers, partition)

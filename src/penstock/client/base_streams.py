@@ -7,12 +7,12 @@ asyncio client's can be awaited.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from penstock.batch import Record
 from penstock.client.arguments import Seconds, retry_seconds
 from penstock.client.error_texts import error_text, error_type
-from penstock.client.errors import LeaseLost
+from penstock.client.errors import ClientError, LeaseLost
 from penstock.client.http_nodes import HttpNodes
 from penstock.client.queue_session import JobFailure, QueueSession, SettleAction
 from penstock.client.received_record import ReceivedRecord
@@ -20,6 +20,9 @@ from penstock.client.session import Item, Session
 from penstock.client.session_driver import S, SessionDriver
 from penstock.client.subscription_session import SubscriptionSession
 from penstock.types import TopicPartition
+
+if TYPE_CHECKING:  # programs without transactions do not load the Kafka protocol
+    from penstock.client.wire.producer import TransactionIdentity
 
 CLOSE_SECONDS: Final = 10.0
 """How long `close` waits for the broker's answers."""
@@ -68,11 +71,17 @@ class BaseQueue(BaseStream[Item, S]):
         return self._session.lost_leases
 
     def _settle(
-        self, job: Item, action: SettleAction, delay_ms: int | None, failure: JobFailure | None = None
+        self,
+        job: Item,
+        action: SettleAction,
+        delay_ms: int | None,
+        failure: JobFailure | None = None,
+        transaction: "TransactionIdentity | None" = None,
     ) -> S:
-        return self._driver.ask(
-            lambda settlement, now: self._session.settle(job, action, delay_ms, settlement, now, failure)
-        )
+        def ask(settlement: S, now: float) -> None:
+            self._session.settle(job, action, delay_ms, settlement, now, failure, transaction=transaction)
+
+        return self._driver.ask(ask)
 
     def _refuse(self, job: Item, earlier: SettleAction | None, action: SettleAction) -> S:
         settlement = self._driver.settlement()
@@ -168,6 +177,22 @@ class BaseJob(ReceivedRecord, Generic[S]):
             self._action = action
             return settlement
         return self._settlement if action == self._action else self._queue._refuse(self, self._action, action)
+
+    def settle_in(
+        self,
+        transaction: "TransactionIdentity",
+        action: SettleAction,
+        delay: Seconds | None = None,
+        error: BaseException | str | None = None,
+    ) -> S:
+        """For transactions. The action counts if the transaction commits; if it is aborted, the job comes again."""
+        if self._settlement is not None:
+            raise ClientError(f"{self!r}: this client has settled it already: {self._action}")
+        delay_ms = None if delay is None else round(retry_seconds(delay) * 1000)
+        failure = failure_of(error)
+        self._settlement = self._queue._settle(self, action, delay_ms, failure, transaction)
+        self._action = action
+        return self._settlement
 
     def _leave(self, problem: BaseException | None) -> None:
         """Acks the job at the end of a `with` block, or retries it if the block raised."""

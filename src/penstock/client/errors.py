@@ -9,6 +9,8 @@ ClientError
  ├── TlsFailed       no encrypted connection can be made: a certificate is not trusted, or one side speaks no TLS
  ├── CallFailed      the handler of a call has failed for good
  ├── PublishFailed   a message is not stored, or the client does not know whether it is
+ ├── TransactionFailed   a transaction is not committed, or the client does not know whether it is
+ │    └── ProducerFenced another client has taken over the transactional id
  ├── LeaseLost       this client no longer holds a job: it may come again, here or at another consumer
  ├── Closed          a closed client, queue or subscription was used
  └── OffsetGone      records that were asked for are no longer there, or not yet (wire/fetch.py)
@@ -148,6 +150,22 @@ class PublishFailed(ClientError):
 
     kafka_code: int | None = None
     """The code of librdkafka, if it has refused the message or its topic; negative codes are its own."""
+
+
+TransactionOutcome = Literal["aborted", "unknown"]
+
+
+class TransactionFailed(ClientError):
+    """A transaction was not committed. `outcome` is "aborted": nothing of it will be visible, and its jobs come again.
+    Or "unknown": the client asked for the commit and got no answer, so it may be committed or aborted as a whole."""
+
+    def __init__(self, message: str, *, outcome: TransactionOutcome, retriable: bool | None = None) -> None:
+        super().__init__(message, retriable=retriable)
+        self.outcome = outcome
+
+
+class ProducerFenced(TransactionFailed):
+    """Another client has taken over the transactional id: this one must not use it any more."""
 
 
 class CallFailed(ClientError):

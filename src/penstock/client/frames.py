@@ -73,6 +73,8 @@ class Working(msgspec.Struct, frozen=True):
     """Whether the queue is for one consumer at a time; None: an older broker, which does not send this."""
     delivery_limit: int | None = None
     """How often a job is delivered, 0: no limit; None: an older broker, which does not take `failures` either."""
+    transactions: bool = False
+    """Whether jobs can be settled in transactions."""
     consumer: str = ""
     partitions: list[PartitionUrl] = []
     elsewhere: list[PartitionUrl] = []

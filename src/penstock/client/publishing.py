@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from penstock.client.arguments import MESSAGE_ID, RecordHeaders, as_bytes
+from penstock.client.arguments import MESSAGE_ID, RecordHeaders, Text, as_bytes
 from penstock.client.errors import ClientError, Closed, PublishFailed
 from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
@@ -52,10 +53,22 @@ class OutgoingMessage(NamedTuple):
     @property
     def partitioning_id(self) -> bytes | None:
         """The message id, if it chooses the partition."""
-        if self.partition is not None or self.key is not None:
+        if not self.headers or self.partition is not None or self.key is not None:
             return None
         ids = [as_bytes(name, value) for name, value in self.headers if name == MESSAGE_ID]
         return ids[-1] if ids else None
+
+
+def outgoing(
+    topic: str,
+    value: bytes | None,
+    key: Text | None,
+    headers: RecordHeaders,
+    partition: int | None,
+) -> OutgoingMessage:
+    if partition is not None and partition < 0:
+        raise ValueError(f"partition={partition!r}: expected 0 or more, or None for any")
+    return OutgoingMessage(topic, value, as_bytes("key", key), headers, partition)
 
 
 class QueueFull(Exception):
@@ -143,16 +156,20 @@ class Publisher:
 
     def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
         """Looks up the topic if it is new, and waits while the queue is full."""
-        deadline = time.monotonic() + timeout_s
         if not self.knows(message):
             self.look_up(message, timeout_s)
-        while True:
-            try:
+        try:
+            return self.offer(message)
+        except QueueFull:
+            return self._put_when_there_is_room(message, timeout_s)
+
+    def _put_when_there_is_room(self, message: OutgoingMessage, timeout_s: float) -> "Future[Stored]":
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            time.sleep(FULL_PAUSE_SECONDS)
+            with suppress(QueueFull):
                 return self.offer(message)
-            except QueueFull:
-                if time.monotonic() >= deadline:
-                    raise queue_stays_full(message.topic, timeout_s) from None
-                time.sleep(FULL_PAUSE_SECONDS)
+        raise queue_stays_full(message.topic, timeout_s)
 
     def publish(self, message: OutgoingMessage, timeout_s: float) -> Stored:
         """Returns when the message is stored."""
@@ -229,17 +246,16 @@ class Publisher:
             self._break(crash)
 
     def _settle(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
-        self._awaited.pop(future, None)
-        topic = message.topic() or ""
-        if future.done():
-            return  # it failed with the producer
+        topic = self._awaited.pop(future, None)
+        if error is not None and error.code() in UNKNOWN_TOPIC_CODES:
+            self._topics.forget(message.topic() or "")
+        if topic is None:
+            return  # it failed with the producer, or its caller has given it up
         if error is None:
             stored = (topic, message.partition() or 0, message.offset() or 0)
             future.set_result(Stored(*stored, timestamp_ms=message.timestamp()[1]))
-            return
-        if error.code() in UNKNOWN_TOPIC_CODES:
-            self._topics.forget(topic)
-        future.set_exception(_failed(topic, error))
+        else:
+            future.set_exception(_failed(topic, error))
 
 
 def publish_timed_out(topic: str, timeout: float) -> PublishFailed:

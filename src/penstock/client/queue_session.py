@@ -21,7 +21,7 @@ settled.
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock.client.errors import ClientError, Closed, Denied, LeaseLost
 from penstock.client.frames import WORK_PATH, Batches, ErrorFrame, Frame, Pong, Settled, Working, compose
@@ -30,20 +30,18 @@ from penstock.client.session import ConnectionLoss, Item, Promise, Session, Sess
 from penstock.errors import BatchError
 from penstock.types import TopicPartition
 
+if TYPE_CHECKING:  # programs without transactions do not load the Kafka protocol
+    from penstock.client.wire.producer import TransactionIdentity
+
 SettleAction = Literal["accept", "retry", "reject", "renew", "return", "announce"]
-SETTLE_ACTIONS: Final[tuple[SettleAction, ...]] = (
-    "accept",
-    "retry",
-    "reject",
-    "renew",
-    "return",
-    "announce",
-)
 NOT_FINAL: Final = frozenset({"renew", "announce"})
 """The job stays in hand."""
 RENEWALS_PER_LEASE: Final = 4
 OFFSETS_PER_FRAME: Final = 10_000
 """A broker takes frames of one megabyte; an offset on its own has at most 43 bytes in one."""
+NO_TRANSACTIONS: Final = (
+    "{}: it cannot be settled in a transaction: the broker has an older version, or the queue is a clique's"
+)
 FAILURES_PER_FRAME: Final = 100
 """With up to 7,300 bytes each: characters may have six bytes in JSON."""
 
@@ -87,6 +85,8 @@ class SettleKey(NamedTuple):
     """Of those that are retried."""
     epoch: int | None = None
     """Of the slots of a clique."""
+    transaction: "TransactionIdentity | None" = None
+    """The transaction that the entries belong to."""
 
 
 class SettleRequest(NamedTuple):
@@ -125,6 +125,8 @@ class QueueConnection(SessionConnection):
         connection."""
         self.takes_failures = False
         """Whether the broker takes the reasons of failures; an older one would close the connection."""
+        self.takes_transactions = False
+        """The same for settlements that are part of transactions."""
 
 
 class QueueSession(Session[Item]):
@@ -181,19 +183,24 @@ class QueueSession(Session[Item]):
         now: float,
         failure: JobFailure | None = None,
         epoch: int | None = None,
+        transaction: "TransactionIdentity | None" = None,
     ) -> None:
         """Is sent with the next effects. The promise is resolved when the action is durable, or has failed. `epoch`: of
-        the job's slot, when a clique's worker began it; a leader that knows a later owner refuses the action."""
+        the job's slot, when a clique's worker began it; a leader that knows a later owner refuses the action. With a
+        transaction the action counts when that commits."""
         node = self._nodes.get(item.connection_id)
         tp = item.topic_partition
         if node is None or not self.holds(item):
             self._resolve(promise, self._not_held(tp, item.offset))
             return
+        if transaction is not None and not node.takes_transactions:
+            self._resolve(promise, ClientError(NO_TRANSACTIONS.format(_job_name(tp, item.offset))))
+            return
         if action == "renew":
             node.leases[tp][item.offset] = Lease(now, item.order)
         elif action != "announce":
             del node.leases[tp][item.offset]
-        key = SettleKey(tp, delay_ms if action == "retry" else None, epoch)
+        key = SettleKey(tp, delay_ms if action == "retry" else None, epoch, transaction)
         node.pending.setdefault(key, []).append(
             SettleEntry(item.offset, action, promise, item.order, failure)
         )
@@ -306,6 +313,7 @@ class QueueSession(Session[Item]):
         node.other_nodes = [websocket_url(other.url) for other in frame.elsewhere if other.url]
         node.can_return = frame.exclusive is not None
         node.takes_failures = frame.delivery_limit is not None
+        node.takes_transactions = frame.transactions
         credit = self._credit.exclusive if frame.exclusive else self._credit.shared
         if credit != node.credit and not self._is_draining:
             node.credit = credit
@@ -420,14 +428,20 @@ class QueueSession(Session[Item]):
         self._last_request += 1
         number = self._last_request
         self._unanswered[number] = SettleRequest(connection.connection_id, key, entries)
-        tp, delay_ms, epoch = key
+        tp, delay_ms, epoch, transaction = key
         fields: dict[str, object] = {} if delay_ms is None else {"delay_ms": delay_ms}
         if epoch is not None:
             fields["epoch"] = epoch
-        for action in SETTLE_ACTIONS:
-            offsets = sorted({entry.offset for entry in entries if entry.action == action})
-            if offsets:
-                fields[action] = ranges_of(offsets)
+        if transaction is not None:
+            fields["transaction"] = {
+                "id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "epoch": transaction.epoch,
+            }
+        by_action: dict[SettleAction, set[int]] = {}
+        for entry in entries:
+            by_action.setdefault(entry.action, set()).add(entry.offset)
+        fields.update((action, ranges_of(sorted(offsets))) for action, offsets in by_action.items())
         failures = [_failed(entry.offset, entry.failure) for entry in entries if entry.failure is not None]
         if failures and isinstance(connection, QueueConnection) and connection.takes_failures:
             fields["failures"] = failures
@@ -436,6 +450,8 @@ class QueueSession(Session[Item]):
 
     def _without_idle_entries(self, entries: list[SettleEntry]) -> list[SettleEntry]:
         """The broker would refuse to renew a job that the same frame settles."""
+        if not any(entry.action in NOT_FINAL for entry in entries):
+            return entries
         final = {entry.offset for entry in entries if entry.action not in NOT_FINAL}
         kept = [entry for entry in entries if entry.action not in NOT_FINAL or entry.offset not in final]
         if len(kept) != len(entries):
@@ -460,9 +476,12 @@ class QueueSession(Session[Item]):
         if request is None:
             return
         error = frame.error
+        if error is None:
+            self._resolve_all([entry.promise for entry in request.entries if entry.promise is not None])
+            return
         for entry in request.entries:
-            refused = None if error is None else _range_with(error.refused, entry.offset)
-            if error is None or (error.refused and refused is None):
+            refused = _range_with(error.refused, entry.offset)
+            if error.refused and refused is None:
                 self._resolve(entry.promise, None)
             elif refused is not None and refused[0] != refused[1]:
                 self._send_settle(node, request.key, [entry])

@@ -67,7 +67,7 @@ class Disconnect(NamedTuple):
 
 
 class Resolve(NamedTuple):
-    promise: Promise
+    promises: Sequence[Promise]
     error: ClientError | None
 
 
@@ -246,7 +246,12 @@ class Session(Generic[Item]):
 
     def _resolve(self, promise: Promise | None, error: ClientError | None) -> None:
         if promise is not None:
-            self._effects.append(Resolve(promise, error))
+            self._effects.append(Resolve((promise,), error))
+
+    def _resolve_all(self, promises: Sequence[Promise]) -> None:
+        """All of them have succeeded."""
+        if promises:
+            self._effects.append(Resolve(promises, None))
 
     def _next_order(self) -> int:
         self._received += 1

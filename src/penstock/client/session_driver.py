@@ -69,7 +69,8 @@ class SessionDriver(ABC, Generic[Item, S, Connection]):
         effects = self.session.take_effects(now)
         for effect in effects:
             if isinstance(effect, Resolve):
-                effect.promise.resolve(effect.error)
+                for promise in effect.promises:
+                    promise.resolve(effect.error)
         return effects
 
     @contextmanager

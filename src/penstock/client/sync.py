@@ -15,8 +15,15 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, Self
 
-from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, payload, wait_seconds
-from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_ms, payload, wait_seconds
+from penstock.client.base import (
+    CALL_SECONDS,
+    FLUSH_SECONDS,
+    GRACE_SECONDS,
+    PUBLISH_SECONDS,
+    TRANSACTION_SECONDS,
+    BaseClient,
+)
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.calls import Reply, call_timed_out, error_reply
 from penstock.client.errors import ClientError
@@ -24,6 +31,7 @@ from penstock.client.publishing import OutgoingMessage, Stored, check_flushed
 from penstock.client.session_driver import log
 from penstock.client.signals import stopping_on_signals
 from penstock.client.streams import Queue, Subscription
+from penstock.client.transactions import Transaction
 from penstock.client.workers import WorkerPool
 
 
@@ -84,6 +92,15 @@ class Client(BaseClient[Queue, Subscription, Stored, "Future[Stored]"]):
             raise call_timed_out(topic, timeout_s) from None
         finally:
             replies.end(call)
+
+    # --- transactions
+
+    def transaction(self, transactional_id: str, *, timeout: Seconds = TRANSACTION_SECONDS) -> Transaction:
+        """Messages, offsets of groups, and jobs of queues that count together, or not at all: `with` it. An id has
+        one transaction at a time; a client that uses the id later takes it over, and the one before is fenced. The
+        broker aborts a transaction that takes longer than `timeout` seconds."""
+        self._check_open()
+        return Transaction(self._transactional_ids, transactional_id, as_ms("timeout", timeout))
 
     # --- workers
 

@@ -73,6 +73,8 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         """Wakes callers: a record, an answer, or the end."""
         self._work = threading.Condition(self._lock)
         """Wakes the driver thread."""
+        self._driver_waits = False
+        """Whether it has to be woken: most calls come while it is awake already."""
         self._threads: list[threading.Thread] = []
         self._watchers = 0
         """Callers that wait for something else than a record: they look whenever the driver thread has looked."""
@@ -89,8 +91,8 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         with self._lock:
             while not self._is_draining:
                 item = self.session.take()
-                if self.session.has_effects:
-                    self._work.notify()
+                if self._driver_waits and self.session.has_effects:
+                    self._wake_driver()
                 if item is not None:
                     return item
                 if self.session.ended is not None:
@@ -115,7 +117,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         self._guard.check()
         with self._lock:
             event(time.monotonic())
-            self._work.notify()
+            self._wake_driver()
             effects = self._take_effects(time.monotonic()) if self._is_over else []
         for effect in effects:  # the driver thread has ended
             self._perform(effect)
@@ -140,7 +142,7 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
             self._is_draining = True
             self.session.drain()
             self._changed.notify_all()
-            self._work.notify()
+            self._wake_driver()
 
     def close(self, timeout: float | None) -> None:
         """Waits for answers, disconnects and ends the threads. May be called again. Does nothing in a forked
@@ -151,8 +153,14 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
         self.flush(timeout)
         with self._lock:
             self.session.end()
-            self._work.notify()
+            self._wake_driver()
         self._join()
+
+    def _wake_driver(self) -> None:
+        """Needs the lock."""
+        if self._driver_waits:
+            self._driver_waits = False
+            self._work.notify()
 
     # --- the driver thread
 
@@ -179,7 +187,9 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
                     self._is_over = True
                     return None
                 wake_at = self.session.wake_at()
+                self._driver_waits = True
                 self._work.wait(None if wake_at is None else max(0.0, wake_at - now))
+                self._driver_waits = False
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -231,4 +241,4 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
             self.session.received(connection_id, data, time.monotonic())
             if self.session.ready:
                 self._changed.notify_all()
-            self._work.notify()
+            self._wake_driver()

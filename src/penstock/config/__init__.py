@@ -3,6 +3,7 @@
 from penstock.config.address import Address
 from penstock.config.broker import BrokerConfigs, broker_definition, check_dynamic, static_broker_configs
 from penstock.config.cluster import ClusterSettings
+from penstock.config.consumer_groups import ConsumerGroupConfig, resolve_consumer_group
 from penstock.config.declared import DeclaredQueue, DeclaredTopic
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.describing import (
@@ -14,6 +15,7 @@ from penstock.config.describing import (
 )
 from penstock.config.group import GROUP_CONFIGS, ShareGroupConfig
 from penstock.config.kinds import ConfigSource, ConfigType
+from penstock.config.lake import LakeSettings
 from penstock.config.limits import Limits
 from penstock.config.listeners import DEFAULT_LISTENER, InterNodeTls, Listener, TlsSettings
 from penstock.config.loading import load_node_config
@@ -33,10 +35,12 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigType",
+    "ConsumerGroupConfig",
     "DeclaredQueue",
     "DeclaredTopic",
     "GroupSettings",
     "InterNodeTls",
+    "LakeSettings",
     "Limits",
     "Listener",
     "NodeConfig",
@@ -54,6 +58,7 @@ __all__ = [
     "load_node_config",
     "parse_overrides",
     "resolve",
+    "resolve_consumer_group",
     "share_group_settings",
     "static_broker_configs",
 ]

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.config.address import Address
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
+from penstock.config.group import KAFKA_DEAD_LETTER_PREFIX
 from penstock.config.kinds import LONG_MAX, ConfigSource, Kind, boolean, integer, long, short, text, words
 from penstock.config.listeners import DEFAULT_LISTENER, Listener
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS, GroupSettings, NodeConfig
@@ -43,7 +44,39 @@ _FACTS = (
         "The number of replicas of a topic that is created without one.",
     ),
     _fact("delete.topic.enable", boolean(), "Whether topics can be deleted. They always can."),
+    _fact(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        boolean(),
+        "Whether a topic for the dead letters of a share group is created if there is none. It always is.",
+    ),
+    _fact(
+        "errors.deadletterqueue.topic.name.prefix",
+        text(),
+        "The beginning of the names that share groups may give in errors.deadletterqueue.topic.name.",
+    ),
     _fact("fetch.max.bytes", integer(1024), "The largest Fetch response, whatever the client asks for."),
+    _fact(
+        "group.consumer.assignment.interval.ms",
+        integer(0),
+        "The default of the group config consumer.assignment.interval.ms.",
+    ),
+    _fact("group.consumer.assignors", words(), "The assignors of the consumer protocol (KIP-848)."),
+    _fact(
+        "group.consumer.heartbeat.interval.ms",
+        integer(1),
+        "The default of the group config consumer.heartbeat.interval.ms.",
+    ),
+    _fact("group.consumer.max.size", integer(1), "The most members that one consumer group may have."),
+    _fact(
+        "group.consumer.migration.policy",
+        text(),
+        "Whether groups with members may move to the consumer protocol and back.",
+    ),
+    _fact(
+        "group.consumer.session.timeout.ms",
+        integer(1),
+        "The default of the group config consumer.session.timeout.ms.",
+    ),
     _fact("group.initial.rebalance.delay.ms", integer(0), "How long a new group waits for more members."),
     _fact(
         "group.max.session.timeout.ms", integer(1), "The longest session timeout that a member may ask for."
@@ -66,6 +99,7 @@ _FACTS = (
     _fact("log.roll.hours", integer(1), "The default of log.roll.ms, in hours."),
     _fact("log.roll.jitter.hours", integer(0), "The default of log.roll.jitter.ms, in hours."),
     _fact("max.connections", integer(1), "The most client connections at once."),
+    _fact("max.incremental.fetch.session.cache.slots", integer(0), "The most fetch sessions on the node."),
     _fact("node.id", integer(0), "The node's number in its cluster."),
     _fact("num.partitions", integer(1), "The number of partitions of a topic that is created without one."),
     _fact("offset.metadata.max.bytes", integer(0), "The longest text that may go with a committed offset."),
@@ -244,7 +278,15 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "connections.max.idle.ms": limits.idle_timeout_ms,
         "default.replication.factor": config.usual_replication_factor,
         "delete.topic.enable": "true",
+        "errors.deadletterqueue.auto.create.topics.enable": "true",
+        "errors.deadletterqueue.topic.name.prefix": KAFKA_DEAD_LETTER_PREFIX,
         "fetch.max.bytes": limits.fetch_max_bytes,
+        "group.consumer.assignment.interval.ms": groups.consumer_assignment_interval_ms,
+        "group.consumer.assignors": "uniform,range",
+        "group.consumer.heartbeat.interval.ms": groups.consumer_heartbeat_interval_ms,
+        "group.consumer.max.size": limits.max_group_members,
+        "group.consumer.migration.policy": groups.consumer_migration_policy,
+        "group.consumer.session.timeout.ms": groups.consumer_session_timeout_ms,
         "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_ms,
         "group.max.session.timeout.ms": groups.max_session_timeout_ms,
         "group.max.size": limits.max_group_members,
@@ -262,6 +304,7 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "log.roll.hours": 168,
         "log.roll.jitter.hours": 0,
         "max.connections": limits.max_connections,
+        "max.incremental.fetch.session.cache.slots": limits.max_fetch_sessions,
         "node.id": config.node_id,
         "num.partitions": config.num_partitions,
         "offset.metadata.max.bytes": limits.max_offset_metadata_bytes,

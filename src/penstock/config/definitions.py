@@ -1,19 +1,31 @@
-"""Every topic config that Kafka 4.2 has, and ours: `dedup.window.ms` and those that begin with `penstock.`.
+"""Every topic config that Kafka 4.4 has, and ours: `dedup.window.ms` and those that begin with `penstock.`.
 
 Each is honoured or refused; none is silently ignored. A definition with a `refused` sentence accepts only
 its default, because the default asks for nothing that Penstock does not do; any other value is refused with
 INVALID_CONFIG and that sentence. Ranges and defaults are Kafka's. The docs are ours; DescribeConfigs returns them to a
 client that asks for documentation.
 
-`synonym` is the broker config that supplies a topic's default. `local.retention.*` have one in Kafka too; the other
-configs that are refused have none.
+`synonym` is the broker config that supplies a topic's default. `local.retention.*` and `remote.copy.lag.*` have one in
+Kafka too; the other configs that are refused have none.
 """
 
 import msgspec
 
-from penstock.config.kinds import LONG_MAX, Kind, boolean, choice, choices, double, integer, long, words
+from penstock.config.kinds import (
+    INT_MAX,
+    LONG_MAX,
+    Kind,
+    boolean,
+    choice,
+    choices,
+    double,
+    integer,
+    long,
+    words,
+)
 
 MEBIBYTE = 1024 * 1024
+DEAD_LETTERS_ALLOWED = "errors.deadletterqueue.group.enable"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +108,13 @@ _DEFINITIONS = (
         "the deletion.",
     ),
     Definition(
+        name=DEAD_LETTERS_ALLOWED,
+        kind=boolean(),
+        default="false",
+        doc="Whether share groups may name this topic in errors.deadletterqueue.topic.name, so that the broker writes "
+        "their dead letters to it.",
+    ),
+    Definition(
         name="file.delete.delay.ms",
         kind=long(0),
         default="60000",
@@ -172,6 +191,15 @@ _DEFINITIONS = (
         default=str(LONG_MAX),
         synonym="log.cleaner.max.compaction.lag.ms",
         doc="The longest that a record may wait for compaction, however clean the rest of the log is.",
+    ),
+    Definition(
+        name="max.decompressed.message.bytes",
+        kind=integer(0),
+        default=str(INT_MAX),
+        synonym="max.decompressed.message.bytes",
+        doc="The largest record of a compressed batch that a producer may send, as it is when it is unpacked. A lower "
+        "value than the default makes the broker unpack every compressed batch. Records that are stored already may "
+        "be larger.",
     ),
     Definition(
         name="max.message.bytes",
@@ -258,6 +286,13 @@ _DEFINITIONS = (
         "Fixed when the topic is created.",
     ),
     Definition(
+        name="penstock.table",
+        kind=choice("none", "delta"),
+        default="none",
+        doc="Whether nodes write the topic's records to a Delta table, in the background, below the folder that the "
+        "setting lake.root of the nodes names. Nodes without it write none.",
+    ),
+    Definition(
         name="preallocate",
         kind=boolean(),
         default="false",
@@ -265,6 +300,22 @@ _DEFINITIONS = (
         refused="Penstock grows segment files as they are written, which Linux file systems do as fast. "
         "Leave this config out",
         doc="Whether a segment's file takes its full size when it is made. Only false is accepted.",
+    ),
+    Definition(
+        name="remote.copy.lag.bytes",
+        kind=long(-1),
+        default="0",
+        synonym="log.remote.copy.lag.bytes",
+        refused=_NO_REMOTE_STORAGE,
+        doc="The size that tiered storage waits for before it copies a segment. Only 0 is accepted.",
+    ),
+    Definition(
+        name="remote.copy.lag.ms",
+        kind=long(-1),
+        default="0",
+        synonym="log.remote.copy.lag.ms",
+        refused=_NO_REMOTE_STORAGE,
+        doc="The age that tiered storage waits for before it copies a segment. Only 0 is accepted.",
     ),
     Definition(
         name="remote.log.copy.disable",

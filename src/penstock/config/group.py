@@ -1,11 +1,10 @@
-"""Group configs: the settings of a queue (a share group), by the names that Kafka's tools use.
+"""Group configs: the settings of a queue (a share group) or of a consumer group, by the names that Kafka's tools use.
 
 They are cluster metadata under the group's name (config resource type 32, GROUP), and may be set before the group
 exists. `share.*` are Kafka's, with wider ranges where there is no reason for Kafka's; `penstock.*` are ours.
 `ShareGroupSettings`, which a node is started with, has the defaults of some and may narrow their ranges.
 
-Kafka has `consumer.*` and `streams.*` group configs too. They are refused by name: the classic protocol, which consumer
-groups speak here, takes those times from its clients.
+`consumer.*` are in `consumer_groups.py`. Kafka has `streams.*` group configs too, which are refused by name.
 """
 
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.config.consumer_groups import CONSUMER_DEFINITIONS, check_consumer_group
 from penstock.config.definitions import Definition
 from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
 from penstock.config.overrides import invalid_config, nearest, parse_text
@@ -22,6 +22,9 @@ from penstock.types import Isolation
 
 USUAL = ShareGroupSettings()
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
+KAFKA_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+KAFKA_DEAD_LETTER_PREFIX = "dlq."
+"""Kafka's default. Whoever may configure a group could otherwise have the broker write to any topic."""
 BY_DURATION = "by_duration"
 DAY_MS = 86_400_000
 LONGEST_DURATION = 40
@@ -53,13 +56,21 @@ class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: bool = True
     dead_letter_topic: str = ""
     """Empty: see `dead_letter_topic_of`."""
+    kafka_dead_letter_topic: str = ""
+    """Empty: dead letters are written as Penstock writes them. Otherwise, as Kafka does (KIP-1191)."""
+    kafka_dead_letter_copies: bool = False
+    """Whether such a dead letter has the key and the value of its record."""
     retry_backoff_ms: int = 0
     retry_backoff_max_ms: int = 60_000
     retry_backoff_factor: float = 2.0
 
+    @property
+    def names_dead_letter_topic(self) -> bool:
+        return bool(self.kafka_dead_letter_topic or self.dead_letter_topic)
+
     def dead_letter_topic_of(self, topic: str) -> str:
         """The topic that gets a topic's dead letters."""
-        return self.dead_letter_topic or f"{topic}.dlq"
+        return self.kafka_dead_letter_topic or self.dead_letter_topic or f"{topic}.dlq"
 
 
 def _reset() -> Kind:
@@ -102,7 +113,33 @@ def _topic_or_empty() -> Kind:
     return Kind(type=ConfigType.STRING, expected="the name of a topic, or nothing", parse=parse)
 
 
+def _prefixed_topic_or_empty() -> Kind:
+    def parse(text: str) -> str:
+        if text and not text.startswith(KAFKA_DEAD_LETTER_PREFIX):
+            raise ValueError(text)
+        return str(_topic_or_empty().parse(text))
+
+    expected = f"the name of a topic that begins with {KAFKA_DEAD_LETTER_PREFIX}, or nothing"
+    return Kind(type=ConfigType.STRING, expected=expected, parse=parse)
+
+
 _DEFINITIONS = (
+    *CONSUMER_DEFINITIONS,
+    Definition(
+        name="errors.deadletterqueue.copy.record.enable",
+        kind=boolean(),
+        default="false",
+        doc="Whether the records in errors.deadletterqueue.topic.name have the key, the value and the headers of the "
+        "original, or only headers that say where it was and why it is dead.",
+    ),
+    Definition(
+        name=KAFKA_DEAD_LETTER_TOPIC,
+        kind=_prefixed_topic_or_empty(),
+        default="",
+        doc="The topic for dead letters, as Kafka writes them (KIP-1191): the topic needs "
+        "errors.deadletterqueue.group.enable=true; the broker creates one that does not exist. Empty: "
+        "penstock.dead.letter.topic says where dead letters go.",
+    ),
     Definition(
         name="penstock.dead.letter.enable",
         kind=boolean(),
@@ -200,12 +237,13 @@ _DEFINITIONS = (
 GROUP_CONFIGS: dict[str, Definition] = {definition.name: definition for definition in _DEFINITIONS}
 
 NOT_OFFERED: dict[str, str] = {
-    "consumer.": "consumer groups take their times from their clients (session.timeout.ms, heartbeat.interval.ms)",
     "streams.": "there is no streams group protocol here; Kafka Streams uses the classic one",
 }
 """Prefixes of Kafka's other group configs, and why they are refused."""
 
 _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "errors.deadletterqueue.copy.record.enable": lambda on: {"kafka_dead_letter_copies": on},
+    KAFKA_DEAD_LETTER_TOPIC: lambda name: {"kafka_dead_letter_topic": name},
     "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
     DEAD_LETTER_TOPIC: lambda name: {"dead_letter_topic": name},
     "penstock.queue.exclusive": lambda on: {"exclusive": on},
@@ -262,6 +300,7 @@ def parse_group_overrides(
         _check_range(name, parse_text(definition, value), settings)
         checked[name] = value.strip()
     _check_together(resolve_group(checked, settings))
+    check_consumer_group(checked)
     return checked
 
 
@@ -276,7 +315,7 @@ def resolve_group(overrides: Mapping[str, str], settings: ShareGroupSettings = U
     for name, value in overrides.items():
         definition = GROUP_CONFIGS.get(name)
         try:
-            if definition is not None:
+            if definition is not None and name in _FIELDS:
                 fields.update(_FIELDS[name](definition.kind.parse(value.strip())))
         except ValueError:
             continue
@@ -315,6 +354,15 @@ def _check_together(config: ShareGroupConfig) -> None:
         raise invalid_config(
             "penstock.queue.exclusive is true and penstock.queue.order is owner: a clique has many workers; "
             "expected one of the two"
+        )
+    if config.kafka_dead_letter_topic and config.dead_letter_topic:
+        raise invalid_config(
+            f"{KAFKA_DEAD_LETTER_TOPIC} and {DEAD_LETTER_TOPIC} are both set: a dead letter goes to one topic; "
+            "expected one of the two"
+        )
+    if config.kafka_dead_letter_topic and not config.dead_letters:
+        raise invalid_config(
+            f"{KAFKA_DEAD_LETTER_TOPIC} is set and penstock.dead.letter.enable is false; expected one of the two"
         )
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise invalid_config(

@@ -66,6 +66,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The same for all members of a group: the leader gets it in one response."""
     max_group_assignment_bytes: Annotated[int, Meta(ge=1)] = 32 * MEBIBYTE
     """One generation's assignments: they are one record in the offsets topic."""
+    max_group_patterns: Annotated[int, Meta(ge=1)] = 20
+    """Different regular expressions that the members of one consumer group subscribe to; each is matched with every
+    new topic."""
+    max_pattern_instructions: Annotated[int, Meta(ge=1)] = 10_000
+    """The size of all such expressions, when compiled, of the groups on one partition of the offsets topic: a new topic
+    is matched with all of them in one turn of the event loop. `orders-.*` has 19."""
+    max_pattern_bytes: Annotated[int, Meta(ge=1, le=32_767)] = 1_000
+    """The length of such an expression: it is part of a key in the offsets topic, and compiled when a member joins."""
     max_subscribed_topics: Annotated[int, Meta(ge=1)] = 10_000
     """Topics that one member of a share group subscribes to; each is looked up when topics change."""
     max_transactional_ids: Annotated[int, Meta(ge=1)] = 100_000
@@ -74,12 +82,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Transactional ids are the keys of the transaction topic."""
     max_transaction_partitions: Annotated[int, Meta(ge=1)] = 10_000
     """Partitions of one transaction; every change of the transaction stores them all in one record."""
+    max_attempts: Annotated[int, Meta(ge=1, le=998)] = 900
+    """Producers that a transactional id lends to tasks (docs/spark.md): the decision about all is one write, which has
+    a record for each, and one or two for the id itself."""
+    max_attempt_partitions: Annotated[int, Meta(ge=1)] = 100_000
+    """Partitions of the transactions of these producers, added up: the same write stores them all, half a megabyte."""
     max_queues: Annotated[int, Meta(ge=1)] = 50_000
     """Queues on partitions that one node leads; each costs 10 KB, and more while it has work."""
     max_share_sessions: Annotated[int, Meta(ge=1)] = 10_000
     """Sessions of share consumers on one node; Kafka's group.share.max.share.sessions."""
     max_partitions_per_session: Annotated[int, Meta(ge=1)] = 10_000
-    """Partitions in the session of one share consumer."""
+    """Partitions in the session of one share consumer, or in one fetch session: a small request reads them all."""
+    max_fetch_sessions: Annotated[int, Meta(ge=0)] = 1_000
+    """Fetch sessions of consumers on one node; Kafka's max.incremental.fetch.session.cache.slots. Others name all
+    of their partitions in every request."""
+    max_fetch_session_partitions: Annotated[int, Meta(ge=0)] = 200_000
+    """Partitions of all fetch sessions on one node; half a kilobyte each, so this is 100 MB."""
     max_group_configs: Annotated[int, Meta(ge=1)] = 10_000
     """Groups with configs of their own: every node and every metadata snapshot holds them all."""
     max_users: Annotated[int, Meta(ge=1)] = 10_000

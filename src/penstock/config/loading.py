@@ -1,8 +1,8 @@
 """Makes one NodeConfig of four layers: defaults < TOML file < environment < command line.
 
 All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[share_groups]`,
-`[transactions]`, `[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in
-capitals, with the table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
+`[transactions]`, `[lake]`, `[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the
+key in capitals, with the table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
 `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Tables with a name of their own (`[[topics]]`, `[[queues]]`, `[[listeners]]`,
 `[http_tls]`, `[inter_node_tls]`) are in the file only.
 A name that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no
@@ -24,6 +24,7 @@ from penstock.config.cluster import ClusterSettings
 from penstock.config.declared import DeclaredQueue, DeclaredTopic, config_text, read_declared
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.fields import convert_field
+from penstock.config.lake import LakeSettings
 from penstock.config.limits import Limits
 from penstock.config.listeners import InterNodeTls, read_http_tls, read_listeners, read_table
 from penstock.config.node import GroupSettings, NodeConfig
@@ -60,6 +61,7 @@ _SECTIONS: dict[str, type] = {
     "groups": GroupSettings,
     "share_groups": ShareGroupSettings,
     "transactions": TransactionSettings,
+    "lake": LakeSettings,
     "oidc": OidcSettings,
     "replication": ClusterSettings,
     "limits": Limits,

@@ -11,8 +11,10 @@ from msgspec import Meta, field
 
 from penstock.config.address import Address
 from penstock.config.cluster import ClusterSettings, check_inter_node_port
+from penstock.config.consumer_groups import ConsumerGroupConfig
 from penstock.config.declared import DeclaredQueue, DeclaredTopic, read_declared
 from penstock.config.fields import check_fields
+from penstock.config.lake import LakeSettings
 from penstock.config.limits import Limits
 from penstock.config.listeners import (
     ClientAuth,
@@ -40,6 +42,9 @@ USUAL_REPLICAS = 3
 """Enough to lose one and still have a majority."""
 
 
+MigrationPolicy = Literal["bidirectional", "upgrade", "downgrade", "disabled"]
+
+
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of consumer groups. The defaults are Kafka's unless a comment says otherwise."""
 
@@ -55,6 +60,15 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
     offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
+    consumer_session_timeout_ms: Annotated[int, Meta(ge=1_000, le=1_800_000)] = 45_000
+    """How long a member of a group of the consumer protocol (KIP-848) may be silent before it is removed."""
+    consumer_heartbeat_interval_ms: Annotated[int, Meta(ge=100, le=600_000)] = 5_000
+    """How often such members send heartbeats."""
+    consumer_assignment_interval_ms: Annotated[int, Meta(ge=0, le=15_000)] = 1_000
+    """The shortest time between two computations of the assignment of such a group."""
+    consumer_migration_policy: MigrationPolicy = "bidirectional"
+    """Whether a group with members may move to the consumer protocol (`upgrade`), back (`downgrade`), both
+    (`bidirectional`), or not at all (`disabled`)."""
     state_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 8
     """The number of partitions of the topic that stores the state of queues; fixed once it exists."""
 
@@ -62,11 +76,24 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000
 
+    @property
+    def consumer(self) -> ConsumerGroupConfig:
+        """The defaults of groups of the consumer protocol."""
+        return ConsumerGroupConfig(
+            session_timeout_ms=self.consumer_session_timeout_ms,
+            heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
+            assignment_interval_ms=self.consumer_assignment_interval_ms,
+        )
+
     def validate(self) -> None:
         check_fields(self, "groups.")
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             expected = f"at most groups.max_session_timeout_ms ({self.max_session_timeout_ms})"
             raise ConfigError("groups.min_session_timeout_ms", self.min_session_timeout_ms, expected)
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            expected = f"less than groups.consumer_session_timeout_ms ({self.consumer_session_timeout_ms})"
+            given = self.consumer_heartbeat_interval_ms
+            raise ConfigError("groups.consumer_heartbeat_interval_ms", given, expected)
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +168,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     groups: GroupSettings = GroupSettings()
     share_groups: ShareGroupSettings = ShareGroupSettings()
     transactions: TransactionSettings = TransactionSettings()
+    lake: LakeSettings = LakeSettings()
     oidc: OidcSettings = OidcSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
@@ -208,6 +236,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self.transactions.validate()
         self.replication.validate()
         self.oidc.validate()
+        self._check_lake()
         self.limits.validate()
         self._check_storage()
         self._check_addresses()
@@ -227,6 +256,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "data_dir", self.data_dir, "a folder, or memory=true to keep everything in memory"
             )
+
+    def _check_lake(self) -> None:
+        self.lake.validate()
+        if self.lake.root and self.require_login and not self.lake.client_config:
+            expected = "a file with the login of the process that writes the tables, because of require_login"
+            raise ConfigError("lake.client_config", self.lake.client_config, expected)
 
     def _check_addresses(self) -> None:
         """The listeners, and TLS on all ports."""

@@ -114,6 +114,7 @@ _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
     "penstock.acked.min.age.ms": lambda age_ms: {"acked_min_age_ms": age_ms},
     "penstock.producer.exclusive": lambda exclusive: {"exclusive_producer": exclusive},
     "penstock.retention.keep.undone": lambda keeps: {"keep_undone": keeps},
+    "penstock.table": lambda table: {"table": table == "delta"},
     "penstock.storage": lambda storage: {"memory": storage == "memory"},
     # Every negative size means "no limit" to Kafka; TopicConfig knows one of them.
     "retention.bytes": lambda size: {"retention_bytes": max(size, -1)},

@@ -19,11 +19,15 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     dedup_window_ms: int = 0
     """For how long a message id is remembered (see `penstock.node.dedup.index`); 0: no deduplication."""
     delete_retention_ms: int = 86_400_000
+    errors_deadletterqueue_group_enable: bool = False
+    """Share groups may have their dead letters written here (KIP-1191)."""
     file_delete_delay_ms: int = 60_000
     flush_messages: int = 2**63 - 1
     flush_ms: int = 2**63 - 1
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = 2**63 - 1
+    max_decompressed_message_bytes: int = 2**31 - 1
+    """The largest record of a compressed batch, unpacked. The default is no limit: no record is larger."""
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = 2**63 - 1
@@ -43,6 +47,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Retention does not pass the first unsettled message of any queue (`penstock.retention.keep.undone`)."""
     memory: bool = False
     """Stored only in memory (`penstock.storage=memory`): fast, and lost when the node stops."""
+
+    table: bool = False
+    """The node that leads its first partition writes its records to a Delta table (`penstock.table=delta`)."""
 
     @property
     def may_delete_undone(self) -> bool:

@@ -1,6 +1,14 @@
-"""Consumer groups (Kafka's classic protocol), their committed offsets, and the members of share groups, as a state
-machine. Sans-I/O."""
+"""Consumer groups (Kafka's classic protocol and that of KIP-848), their committed offsets, and the members of share
+groups, as a state machine. Sans-I/O."""
 
+from penstock.groups.consumer_assignors import compute as compute_assignment
+from penstock.groups.consumer_values import (
+    AssignmentJob,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    ConsumerMemberDescription,
+)
 from penstock.groups.coordinator import Coordinator
 from penstock.groups.share_values import (
     SharedTopic,
@@ -35,9 +43,14 @@ from penstock.groups.values import (
 __all__ = [
     "NO_GENERATION",
     "NO_MEMBER",
+    "AssignmentJob",
     "CommitRequest",
     "CommitResult",
     "CommittedOffset",
+    "ConsumerGroupDescription",
+    "ConsumerHeartbeat",
+    "ConsumerHeartbeatResult",
+    "ConsumerMemberDescription",
     "Coordinator",
     "DeleteGroupsResult",
     "DeleteOffsetsResult",
@@ -58,5 +71,6 @@ __all__ = [
     "SharedTopic",
     "SyncRequest",
     "SyncResult",
+    "compute_assignment",
     "offsets_partition",
 ]

@@ -5,10 +5,11 @@ names neither member nor generation may always commit: older clients know no oth
 JoinGroup and SyncGroup: if it is not a member of the generation any more, its generation is wrong.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock.effects import WhenPersisted
 from penstock.errors import ErrorCode, KafkaError
+from penstock.groups.consumer_commits import stale_partitions
 from penstock.groups.group import Group
 from penstock.groups.joining import known_member
 from penstock.groups.rebalancing import Rebalancing
@@ -39,12 +40,12 @@ class Commits:
     def commit(self, now_ms: int, token: object, request: CommitRequest) -> None:
         try:
             group = self._group_for(now_ms, request)
-            self._check_committer(now_ms, group, request)
+            stale = self._check_committer(now_ms, group, request)
         except KafkaError as refusal:
             errors = {TopicPartition(each.topic, each.partition): refusal.code for each in request.offsets}
             self._shared.outbox.reply(token, CommitResult(errors=errors))
             return
-        errors, accepted = self._sort(now_ms, group, request)
+        errors, accepted = self._sort(now_ms, group, request, stale)
         if accepted:
             self._store(now_ms, token, group, errors, accepted, request.producer)
         else:
@@ -54,11 +55,20 @@ class Commits:
         if len(request.group_id.encode()) > self._shared.limits.max_group_id_bytes:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "group_id: longer than limits.max_group_id_bytes")
         if request.generation > NO_GENERATION and self._shared.find(request.group_id) is None:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {request.group_id!r}")
         return self._shared.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
 
-    def _check_committer(self, now_ms: int, group: Group, request: CommitRequest) -> None:
-        """Members commit in their generation; any client may commit while there are no members."""
+    def _check_committer(
+        self, now_ms: int, group: Group, request: CommitRequest
+    ) -> Collection[TopicPartition]:
+        """Members commit in their generation; any client may commit while there are no members. Returns the partitions
+        that the committer has lost since."""
+        if group.consumer is not None:
+            return stale_partitions(group.consumer, request, self._shared.topics)
+        self._check_generation(now_ms, group, request)
+        return ()
+
+    def _check_generation(self, now_ms: int, group: Group, request: CommitRequest) -> None:
         if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
             return
         is_transactional = request.producer is not None
@@ -82,7 +92,7 @@ class Commits:
     # Which offsets are accepted
 
     def _sort(
-        self, now_ms: int, group: Group, request: CommitRequest
+        self, now_ms: int, group: Group, request: CommitRequest, stale: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
@@ -92,6 +102,8 @@ class Commits:
             partition = TopicPartition(each.topic, each.partition)
             known = partition in accepted or _is_counted(group, partition, request.producer)
             errors[partition] = self._check_offset(each, known or remaining > 0)
+            if partition in stale:
+                errors[partition] = ErrorCode.STALE_MEMBER_EPOCH
             if errors[partition] is ErrorCode.NONE:
                 remaining -= not known
                 accepted[partition] = CommittedOffset(

@@ -8,12 +8,22 @@ To start: `replay` every record of the partition from its beginning, wait until 
 their own.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock.config import GroupSettings, Limits
 from penstock.effects import Effect
 from penstock.errors import ErrorCode, UnknownFormat
 from penstock.groups.commits import Commits
+from penstock.groups.consumer_groups import CONSUMER, ConsumerGroups
+from penstock.groups.consumer_storage import decode_consumer_key
+from penstock.groups.consumer_values import (
+    EMPTY_CLUSTER,
+    Assignment,
+    ConsumerCluster,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+)
 from penstock.groups.group import Group
 from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
@@ -21,7 +31,7 @@ from penstock.groups.offsets import Offsets
 from penstock.groups.rebalancing import Rebalancing
 from penstock.groups.share_membership import SHARE, ShareMembership
 from penstock.groups.share_storage import decode_share_group_key
-from penstock.groups.share_values import EMPTY_CLUSTER, ClusterFacts, ShareGroupDescription, ShareHeartbeat
+from penstock.groups.share_values import ShareGroupDescription, ShareHeartbeat
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState
 from penstock.groups.states import GroupState
 from penstock.groups.storage import NEVER_USED, OffsetKey, decode_group, decode_key, decode_offset
@@ -56,7 +66,7 @@ class Coordinator:
         topics: Topics,
         settings: GroupSettings | None = None,
         limits: Limits | None = None,
-        cluster: ClusterFacts = EMPTY_CLUSTER,
+        cluster: ConsumerCluster = EMPTY_CLUSTER,
         events: EventSink = NO_EVENTS,
     ) -> None:
         self.topics_version = NO_VERSION
@@ -68,30 +78,46 @@ class Coordinator:
         self._commits = Commits(self._shared, self._rebalancing)
         self._offsets = Offsets(self._shared, self._commits)
         self._share_groups = ShareMembership(self._shared, cluster)
+        self._consumer_groups = ConsumerGroups(self._shared, cluster, self._rebalancing)
 
     # Members
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> list[Effect]:
+        consumer = self._consumer_groups.with_members(request.group_id)
         if request.group_id in self._share_groups:
             refusal = JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
             self._shared.outbox.reply(token, refusal)
+        elif consumer is not None:
+            self._consumer_groups.classic.join(now_ms, token, request, consumer)
         else:
             self._joining.join(now_ms, token, request)
         return self._shared.outbox.take()
 
     def sync(self, now_ms: int, token: object, request: SyncRequest) -> list[Effect]:
-        self._membership.sync(now_ms, token, request)
+        consumer = self._consumer_groups.find(request.group_id)
+        if consumer is not None:
+            self._consumer_groups.classic.sync(now_ms, token, request, consumer)
+        else:
+            self._membership.sync(now_ms, token, request)
         return self._shared.outbox.take()
 
     def heartbeat(
         self, now_ms: int, group_id: str, member_id: str, generation: int, instance_id: str | None = None
     ) -> ErrorCode:
+        consumer = self._consumer_groups.find(group_id)
+        if consumer is not None:
+            classic = self._consumer_groups.classic
+            return classic.heartbeat(now_ms, consumer, member_id, generation, instance_id)
         return self._membership.heartbeat(now_ms, group_id, member_id, generation, instance_id)
 
     def leave(
         self, now_ms: int, token: object, group_id: str, leaving: Sequence[LeavingMember]
     ) -> list[Effect]:
-        self._membership.leave(now_ms, token, group_id, leaving)
+        consumer = self._consumer_groups.find(group_id)
+        if consumer is not None:
+            self._consumer_groups.classic.leave(now_ms, token, leaving, consumer)
+        else:
+            self._membership.leave(now_ms, token, group_id, leaving)
         return self._shared.outbox.take()
 
     # Offsets
@@ -140,8 +166,9 @@ class Coordinator:
     # Groups
 
     def describe(self, group_id: str) -> GroupDescription | None:
+        """None for a group that is unknown, or that is not of the classic protocol."""
         group = self._shared.find(group_id)
-        return None if group is None else _describe(group)
+        return None if group is None or group.consumer is not None else _describe(group)
 
     def wanted_topics(self, group_id: str) -> frozenset[str]:
         """The topics that a group's members read, or will read after the rebalance that is under way."""
@@ -154,14 +181,12 @@ class Coordinator:
         """Groups in one of these states and of one of these types; an empty collection means any. Case does not
         matter. There may be a hundred thousand: the caller may pause, and groups may come and go meanwhile."""
         wanted = {state.lower() for state in states}
+        types = {each.lower() for each in group_types} or {CLASSIC, CONSUMER}
         yield from self._share_groups.list_groups(states, group_types)
-        if group_types and CLASSIC not in {each.lower() for each in group_types}:
-            return
         for group in list(self._shared.groups.values()):
-            if not wanted or group.state.value.lower() in wanted:
-                yield GroupListing(
-                    group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or ""
-                )
+            listing = _listing(group)
+            if listing.group_type in types and (not wanted or listing.state.value.lower() in wanted):
+                yield listing
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions for which the group may have committed offsets: `fetch_offsets` tells which count."""
@@ -172,12 +197,38 @@ class Coordinator:
         """The state of a group or share group, and how many members it has; None if it is unknown."""
         group = self._shared.find(group_id)
         if group is not None:
-            return group.state.value, len(group.members)
+            return group.shown_state.value, group.member_count
         return self._share_groups.member_count(group_id)
 
     def delete_groups(self, now_ms: int, token: object, group_ids: Sequence[str]) -> list[Effect]:
         self._offsets.delete_groups(token, group_ids)
         return self._shared.outbox.take()
+
+    # Consumer groups of KIP-848
+
+    def consumer_heartbeat(self, now_ms: int, token: object, request: ConsumerHeartbeat) -> list[Effect]:
+        """The reply is a ConsumerHeartbeatResult."""
+        if request.group_id in self._share_groups:
+            message = f"{request.group_id!r} is a share group"
+            refusal = ConsumerHeartbeatResult(error=ErrorCode.GROUP_ID_NOT_FOUND, message=message)
+            self._shared.outbox.reply(token, refusal)
+        else:
+            self._consumer_groups.heartbeat(now_ms, token, request)
+        return self._shared.outbox.take()
+
+    def assignment_computed(
+        self, now_ms: int, group_id: str, epoch: int, target: Mapping[str, Assignment]
+    ) -> list[Effect]:
+        """The outcome of an AssignmentJob."""
+        self._consumer_groups.computed(now_ms, group_id, epoch, target)
+        return self._shared.outbox.take()
+
+    def check_fetch(self, group_id: str, member_id: str, epoch: int) -> ErrorCode:
+        """Whether a member with this epoch may fetch offsets."""
+        return self._consumer_groups.check_fetch(group_id, member_id, epoch)
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription | None:
+        return self._consumer_groups.describe(group_id)
 
     # Share groups
 
@@ -190,9 +241,11 @@ class Coordinator:
         self._share_groups.begin(token, group_id)
         return self._shared.outbox.take()
 
-    def topics_changed(self, names: Collection[str]) -> None:
-        """Topics were created, deleted or extended: members of share groups learn of it with their next heartbeat."""
+    def topics_changed(self, now_ms: int, names: Collection[str]) -> list[Effect]:
+        """Topics were created, deleted or extended: members learn of it with their next heartbeat."""
         self._share_groups.topics_changed(names)
+        self._consumer_groups.topics_changed(now_ms, names)
+        return self._shared.outbox.take()
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescription | None:
         return self._share_groups.describe(group_id)
@@ -225,6 +278,8 @@ class Coordinator:
         if key == EXPIRY_TIMER:
             self._offsets.expire(now_ms)
             return
+        if self._consumer_groups.alarm(now_ms, key):
+            return
         kind, group_id, *member_id = key
         if kind == SHARE:
             self._share_groups.session_timed_out(group_id, member_id[0])
@@ -246,6 +301,11 @@ class Coordinator:
         share_group = decode_share_group_key(key)
         if share_group is not None:
             self._share_groups.replay(share_group, value)
+            return
+        consumer_key = decode_consumer_key(key)
+        if consumer_key is not None:
+            group = self._replayed_group(consumer_key.group_id)
+            self._consumer_groups.replay(group, consumer_key, value)
             return
         decoded = decode_key(key)
         group = self._replayed_group(decoded.group_id)
@@ -288,12 +348,23 @@ class Coordinator:
         for group in list(self._shared.groups.values()):
             for member in group.members.values():
                 self._rebalancing.touch(now_ms, group, member)
+            self._consumer_groups.loaded(now_ms, group)
             self._shared.drop_if_never_used(now_ms, group)
         if self._shared.groups:
             interval_ms = self._shared.settings.offsets_retention_check_interval_ms
             self._shared.timers.set(EXPIRY_TIMER, now_ms + interval_ms)
         self._offsets.tidy()
         return self._shared.outbox.take()
+
+
+def _listing(group: Group) -> GroupListing:
+    if group.consumer is None:
+        protocol_type, group_type = group.protocol_type or "", CLASSIC
+    else:
+        protocol_type, group_type = CONSUMER, CONSUMER
+    return GroupListing(
+        group_id=group.group_id, state=group.shown_state, protocol_type=protocol_type, group_type=group_type
+    )
 
 
 def _describe(group: Group) -> GroupDescription:

@@ -14,6 +14,7 @@ Invariants, cited in the tests:
 from collections import Counter
 from collections.abc import Iterable
 
+from penstock.groups.consumer_group import ConsumerGroup
 from penstock.groups.states import TRANSITIONS, GroupState
 from penstock.groups.storage import StoredGroup, StoredMember
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
@@ -118,6 +119,9 @@ class Group:
         """How many these are."""
         self.pending_in_flight: dict[TopicPartition, int] = {}
         """How many transactional commits of each partition are being written."""
+        self.consumer: ConsumerGroup | None = None
+        """The members, if they use the protocol of KIP-848. The fields above about members are as of an empty group
+        then."""
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
         assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
@@ -130,7 +134,21 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """There are no members, no offsets, and no writes under way."""
-        return self.state is GroupState.EMPTY and not (self.offsets or self.is_undecided or self.pending)
+        return self.is_empty and not (self.offsets or self.is_undecided or self.pending)
+
+    @property
+    def is_empty(self) -> bool:
+        """There are no members of either protocol."""
+        return self.state is GroupState.EMPTY and not (self.consumer is not None and self.consumer.members)
+
+    @property
+    def shown_state(self) -> GroupState:
+        """The state of the protocol that the members use."""
+        return self.state if self.consumer is None else self.consumer.state
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members) if self.consumer is None else len(self.consumer.members)
 
     @property
     def is_undecided(self) -> bool:
@@ -260,6 +278,8 @@ class Group:
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """The topics that the members read, if they are consumers with readable metadata."""
+        if self.consumer is not None:
+            return frozenset(self.consumer.names)
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         topics: set[str] = set()
@@ -273,6 +293,8 @@ class Group:
     def wanted_topics(self) -> frozenset[str]:
         """All topics that any member names, in any protocol that it offers. They are known before a protocol is chosen,
         and so also during a rebalance."""
+        if self.consumer is not None:
+            return frozenset(self.consumer.names)
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return frozenset()
         offers = (protocol.metadata for member in self.members.values() for protocol in member.protocols)

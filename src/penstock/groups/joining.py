@@ -30,7 +30,7 @@ class Joining:
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> None:
         try:
-            self._check(request)
+            check_join(self._shared, request)
             group = self._group_for(now_ms, request)
             self._check_size(now_ms, group, request)
             if request.member_id == NO_MEMBER:
@@ -41,24 +41,6 @@ class Joining:
             full = refusal.code is ErrorCode.GROUP_MAX_SIZE_REACHED
             member_id = NO_MEMBER if full else request.member_id
             self._shared.outbox.reply(token, JoinResult(error=refusal.code, member_id=member_id))
-
-    # Requests that are refused in every state of the group
-
-    def _check(self, request: JoinRequest) -> None:
-        settings, limits = self._shared.settings, self._shared.limits
-        check_group_id(request.group_id, limits.max_group_id_bytes)
-        shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
-        if not shortest <= request.session_timeout_ms <= longest:
-            message = f"session_timeout_ms {request.session_timeout_ms}: expected {shortest} to {longest}"
-            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
-        names = [request.new_member_id, request.protocol_type, request.instance_id or ""]
-        names += [protocol.name for protocol in request.protocols]
-        if max(len(name.encode()) for name in names) > limits.max_group_id_bytes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "an id or name is above limits.max_group_id_bytes")
-        if len(request.protocols) > limits.max_group_protocols:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_group_protocols")
-        if metadata_size(request.protocols) > limits.max_member_metadata_bytes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_member_metadata_bytes")
 
     def _group_for(self, now_ms: int, request: JoinRequest) -> Group:
         if request.member_id == NO_MEMBER:
@@ -233,6 +215,24 @@ class Joining:
         self._shared.outbox.persist(
             ((encode_group_key(group.group_id), encode_group(group.stored())),), stored
         )
+
+
+def check_join(shared: SharedState, request: JoinRequest) -> None:
+    """Refuses what is wrong in every state of the group."""
+    settings, limits = shared.settings, shared.limits
+    check_group_id(request.group_id, limits.max_group_id_bytes)
+    shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+    if not shortest <= request.session_timeout_ms <= longest:
+        message = f"session_timeout_ms {request.session_timeout_ms}: expected {shortest} to {longest}"
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
+    names = [request.new_member_id, request.protocol_type, request.instance_id or ""]
+    names += [protocol.name for protocol in request.protocols]
+    if max(len(name.encode()) for name in names) > limits.max_group_id_bytes:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "an id or name is above limits.max_group_id_bytes")
+    if len(request.protocols) > limits.max_group_protocols:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_group_protocols")
+    if metadata_size(request.protocols) > limits.max_member_metadata_bytes:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "protocols: above limits.max_member_metadata_bytes")
 
 
 def check_group_id(group_id: str, max_bytes: int) -> None:

@@ -8,7 +8,8 @@ Retention runs from the later of these times:
 
 - a group without members that had members: the commit, and the moment when the last member left;
 - a group that never had members (consumers that assign partitions themselves): the commit;
-- a stable group of consumers: the commit, and only in topics that no member reads;
+- a stable group of consumers, or a group of the consumer protocol: the commit, and only in topics that no member
+  reads;
 - any other group, for example in a rebalance: nothing expires.
 
 Offsets of a topic that was deleted do not count, whatever their age: `topics.py`.
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 from penstock.effects import KeyValue
 from penstock.errors import ErrorCode
 from penstock.groups.commits import Commits
+from penstock.groups.consumer_shared import consumer_tombstones
 from penstock.groups.group import Group
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState, pending_timer
 from penstock.groups.states import GroupState
@@ -125,17 +127,21 @@ class Offsets:
         group = self._shared.find(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def _forget(self, group: Group) -> None:
         for member_id in group.pending:
             self._shared.timers.cancel(pending_timer(group, member_id))
         group.pending.clear()
+        if group.consumer is not None:
+            group.consumer.saving.freeze()
         del self._shared.groups[group.group_id]
 
     def _put_back(self, now_ms: int, group: Group) -> None:
         """The deletion was not written, so the log still has the group. A group that was created in its place meanwhile
         is newer."""
+        if group.consumer is not None:
+            group.consumer.saving.thaw()
         current = self._shared.find(group.group_id)
         if current is None:
             self._shared.keep(now_ms, group)
@@ -204,7 +210,7 @@ class Offsets:
         if committed.expire_timestamp_ms >= 0:
             return now_ms >= committed.expire_timestamp_ms
         since_ms = committed.commit_timestamp_ms
-        if group.state is GroupState.EMPTY and group.protocol_type is not None:
+        if group.is_empty and group.protocol_type is not None:
             since_ms = max(since_ms, group.state_timestamp_ms)
         return now_ms - since_ms >= self._shared.settings.offsets_retention_ms
 
@@ -232,15 +238,18 @@ class Offsets:
         self._forget(group)
         group.move_to(GroupState.DEAD, now_ms)
         self._shared.events.tell("group.forgotten", group=group.group_id)
+        records = [*consumer_tombstones(group.consumer)] if group.consumer is not None else []
         if group.generation > 0:
-            self._shared.outbox.persist(((encode_group_key(group.group_id), None),), lambda now_ms, ok: None)
+            records.append((encode_group_key(group.group_id), None))
+        if records:
+            self._shared.outbox.persist(records, lambda now_ms, ok: None)
 
 
 def _may_expire(group: Group) -> Iterator[TopicPartition]:
     """The offsets to which retention applies."""
-    if group.state is GroupState.EMPTY:
+    if group.is_empty:
         kept: frozenset[str] | None = frozenset()
-    elif group.state is GroupState.STABLE:
+    elif group.state is GroupState.STABLE or group.consumer is not None:
         kept = group.subscribed_topics()
     else:
         kept = None
@@ -251,7 +260,7 @@ def _may_expire(group: Group) -> Iterator[TopicPartition]:
 
 
 def _deletable(group: Group, partition: TopicPartition) -> ErrorCode:
-    if not group.members:
+    if not group.member_count:
         return ErrorCode.NONE
     topics = group.subscribed_topics()
     if topics is None or partition.topic in topics:
@@ -269,7 +278,8 @@ def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> tuple[Key
 
 
 def _all_tombstones(group: Group) -> tuple[KeyValue, ...]:
-    return (*_tombstones(group, _known(group)), (encode_group_key(group.group_id), None))
+    consumer = consumer_tombstones(group.consumer) if group.consumer is not None else ()
+    return (*_tombstones(group, _known(group)), *consumer, (encode_group_key(group.group_id), None))
 
 
 def _known(group: Group) -> list[TopicPartition]:

@@ -36,18 +36,6 @@ class ClusterFacts(Protocol):
     def config(self, group_id: str) -> ShareGroupConfig: ...
 
 
-class _EmptyCluster:
-    def topic(self, name: str) -> SharedTopic | None:
-        return None
-
-    def config(self, group_id: str) -> ShareGroupConfig:
-        return ShareGroupConfig()
-
-
-EMPTY_CLUSTER: ClusterFacts = _EmptyCluster()
-"""A cluster without topics, for coordinators without share groups."""
-
-
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A member joins, reports, or leaves: by its epoch."""
 

@@ -47,7 +47,8 @@ class SharedState:
 
     def drop_if_never_used(self, now_ms: int, group: Group) -> None:
         """A group without a generation or an offset is removed without a record in the log."""
-        if group.is_idle and group.generation == 0 and self.groups.get(group.group_id) is group:
+        is_stored = group.generation > 0 or group.consumer is not None
+        if group.is_idle and not is_stored and self.groups.get(group.group_id) is group:
             group.move_to(GroupState.DEAD, now_ms)
             del self.groups[group.group_id]
 

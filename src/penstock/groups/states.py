@@ -26,6 +26,10 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+    ASSIGNING = "Assigning"
+    """Only of consumer groups (KIP-848), which have no table: the target assignment is not computed yet."""
+    RECONCILING = "Reconciling"
+    """Only of consumer groups: some members have not reached their target assignment."""
 
 
 TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {

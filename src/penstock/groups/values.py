@@ -6,6 +6,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import ErrorCode
+from penstock.groups.consumer_values import ConsumerHeartbeatResult
 from penstock.groups.share_values import ShareHeartbeatResult
 from penstock.groups.states import GroupState
 from penstock.types import Producer, TopicPartition
@@ -209,4 +210,5 @@ Result = (
     | DeleteOffsetsResult
     | DeleteGroupsResult
     | ShareHeartbeatResult
+    | ConsumerHeartbeatResult
 )

@@ -157,6 +157,11 @@ class ProducerStates:
         entry = self._entries.get(producer_id)
         return entry is not None and entry.epoch == epoch
 
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """The highest of this producer's markers; NO_COORDINATOR if none is known."""
+        entry = self._entries.get(producer_id)
+        return NO_COORDINATOR if entry is None else entry.coordinator_epoch
+
     def next_sequence(self, producer: Producer) -> int:
         """The sequence with which the leader's own coordinator continues for this producer: the commits of offsets in a
         transaction come without one. KafkaError as for a batch."""

@@ -30,6 +30,7 @@ from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.coordination.undone_retention import UndoneRetention
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
+from penstock.node.fetch_sessions import FetchSessions
 from penstock.node.housekeeping import Housekeeping
 from penstock.node.membership.entry import Admission, Entry
 from penstock.node.memory import MemoryBudget
@@ -50,9 +51,11 @@ from penstock.node.resources import Resources
 from penstock.node.status.audit import Audit
 from penstock.node.status.collector import StatusCollector
 from penstock.node.status.elections import Elections
+from penstock.node.status.samples import Samples
 from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
+from penstock.node.transactions.attempts import AttemptRouter
 from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.node.transactions.manager import TransactionManager
 from penstock.types import NO_EVENTS, EventSink, NodeId
@@ -142,18 +145,21 @@ class Node:
         # The parts that clients use.
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
+        self.fetch_sessions = FetchSessions(limits, now=asyncio.get_running_loop().time, random=random)
         self.groups = self._make_groups()
         self.transactions = self._make_transactions()
-        self.led_transactions = LedPartitions(
-            state=state, partitions=self.partitions, groups=self.groups, calls=self.calls
-        )
+        self.attempts = AttemptRouter(self.transactions, self.calls)
+        self.led_transactions = LedPartitions(state=state, partitions=self.partitions, calls=self.calls)
         self.queues = self._make_queues()
+        for cores in (self.groups.cores, self.queues.state.cores):
+            self.led_transactions.write_through(cores.topic, cores.write_marker)
         self.cliques = self._make_cliques()
         self.subscriptions = self._make_subscriptions()
 
         # Upkeep.
         self.recovery = self._make_recovery()
         self.status = StatusCollector(self)
+        self.samples = Samples(self)
         self.progress = self._make_progress()
         self.acked = self._make_acked_cleanup()
         self.undone_retention = self._make_undone_retention()
@@ -190,6 +196,7 @@ class Node:
             yield links
         yield Entry(self.config, self.storage, self.metadata, self.replicas)
         yield self.housekeeping
+        yield self.samples
         if links is not None:
             yield self.storage.raft
             yield from self._cluster_parts(links, announcer)
@@ -251,6 +258,7 @@ class Node:
             clock=self.clock,
             settings=self.config.groups,
             limits=self.config.limits,
+            visible=lambda *which: self.resources.visible(*which),
             events=self.events,
         )
 
@@ -300,6 +308,7 @@ class Node:
             view=self.view,
             partitions=self.partitions,
             groups=self.groups,
+            transactions=self.led_transactions,
             forwarder=self.record_forwarder,
             calls=self.calls,
             clock=self.clock,

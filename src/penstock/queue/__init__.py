@@ -4,6 +4,7 @@ the order in which a subscriber is sent messages."""
 from penstock.queue.lanes import LaneTable
 from penstock.queue.partition import QueuePartition
 from penstock.queue.settings import QueueSettings, RetryBackoffSettings
+from penstock.queue.settlements import Settlement, decode_settlement, encode_settlement
 from penstock.queue.state_records import (
     HEAD_SUFFIX,
     Head,
@@ -13,11 +14,21 @@ from penstock.queue.state_records import (
     decode_key,
     encode_head,
     encode_key,
-    state_end,
+    settlement_suffix,
 )
-from penstock.queue.state_store import NO_FENCE, Claimed, Fence, Heads, QueueKey, QueueStateStore, StatePart
+from penstock.queue.state_store import (
+    NO_FENCE,
+    Claimed,
+    Fence,
+    Heads,
+    Outcomes,
+    QueueKey,
+    QueueStateStore,
+    StatePart,
+)
 from penstock.queue.states import State
 from penstock.queue.stored_backlog import StoredBacklog
+from penstock.queue.stored_parts import sort_parts, state_end
 from penstock.queue.values import (
     AckKind,
     Acknowledgement,
@@ -48,6 +59,7 @@ __all__ = [
     "Head",
     "Heads",
     "LaneTable",
+    "Outcomes",
     "QueueKey",
     "QueuePartition",
     "QueueSettings",
@@ -55,6 +67,7 @@ __all__ = [
     "RetryBackoffSettings",
     "Run",
     "ScanResult",
+    "Settlement",
     "State",
     "StateKey",
     "StatePart",
@@ -63,7 +76,11 @@ __all__ = [
     "chunk_of",
     "decode_head",
     "decode_key",
+    "decode_settlement",
     "encode_head",
     "encode_key",
+    "encode_settlement",
+    "settlement_suffix",
+    "sort_parts",
     "state_end",
 ]

@@ -37,7 +37,7 @@ def _runs(leases: Leases, chunk: Chunk, start: int, stop: int) -> Iterator[Run]:
                 chunk.base + behind - 1,
                 State(state),
                 chunk.deliveries[index],
-                lease.member if lease is not None else None,
+                lease.member.lstrip("\0") if lease is not None else None,
                 lease.until_ms if lease is not None else None,
             )
             index = behind

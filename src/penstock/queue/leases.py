@@ -18,10 +18,11 @@ class Lease:
 
     __slots__ = ("held", "member", "ranges", "slot", "until_ms")
 
-    def __init__(self, slot: int, member: str, until_ms: int) -> None:
+    def __init__(self, slot: int, member: str, until_ms: int | None) -> None:
         self.slot = slot
         self.member = member
         self.until_ms = until_ms
+        """None: it does not expire."""
         self.held = 0
         """How many offsets it holds now."""
         self.ranges: list[tuple[int, int]] = []
@@ -38,7 +39,7 @@ class Leases:
         self._deadlines = Deadlines()
 
     def __len__(self) -> int:
-        return len(self._deadlines)
+        return len(self._slots) - len(self._free)
 
     @property
     def members(self) -> int:
@@ -63,15 +64,16 @@ class Leases:
         """How many offsets a member holds."""
         return sum(lease.held for lease in self._members.get(member, {}).values())
 
-    def open(self, member: str, until_ms: int) -> Lease:
-        """A lease; the caller must give it offsets at once."""
+    def open(self, member: str, until_ms: int | None) -> Lease:
+        """A lease; the caller must give it offsets at once. Without `until_ms` it does not expire."""
         if not self._free:
             self._free.append(len(self._slots))
             self._slots.append(None)
         slot = self._free.pop()
         lease = self._slots[slot] = Lease(slot, member, until_ms)
         self._members.setdefault(member, {})[slot] = lease
-        self._deadlines.set(slot, until_ms)
+        if until_ms is not None:
+            self._deadlines.set(slot, until_ms)
         return lease
 
     def give(self, lease: Lease, chunk: Chunk, start: int, stop: int) -> None:
@@ -98,14 +100,14 @@ class Leases:
             lease = self.at(chunk.owners[start])
             lease.held -= 1
             if not lease.held:
-                self._close(lease)
+                self.close(lease)
             return
         while start < stop:
             end = chunk.lease_end(start, stop)
             lease = self.at(chunk.owners[start])
             lease.held -= end - start
             if not lease.held:
-                self._close(lease)
+                self.close(lease)
             start = end
 
     def pop_due(self, now_ms: int) -> Lease | None:
@@ -113,7 +115,8 @@ class Leases:
         slot = self._deadlines.pop_due(now_ms)
         return None if slot is None else self.at(slot)
 
-    def _close(self, lease: Lease) -> None:
+    def close(self, lease: Lease) -> None:
+        """It holds nothing (any more)."""
         self._deadlines.drop(lease.slot)
         self._slots[lease.slot] = None
         self._free.append(lease.slot)

@@ -24,7 +24,7 @@ from penstock.queue.deadlines import Deadlines
 from penstock.queue.key_order import KeyOrder
 from penstock.queue.lanes import Lanes
 from penstock.queue.leases import Lease, Leases
-from penstock.queue.state_records import StoredChunk
+from penstock.queue.state_records import DelayedRun, StoredChunk
 from penstock.queue.states import (
     ALL_DONE,
     AVAILABLE,
@@ -203,6 +203,12 @@ class OffsetTable:
     def release(self, chunk: Chunk, start: int, stop: int, due_ms: int | None) -> None:
         """Leased offsets become available again, at once or when they are due, unless they have expired meanwhile."""
         self.changed[chunk.number] = None
+        read_end = max(start, min(stop, self.next_offset - chunk.base))
+        if read_end < stop:
+            self._release_unread(chunk, read_end, stop, due_ms)
+            if read_end == start:
+                return
+            stop = read_end
         if due_ms is None:
             self.set_state(chunk, start, stop, AVAILABLE)
         else:
@@ -212,6 +218,26 @@ class OffsetTable:
             for index in sorted(each for each in chunk.expired if start <= each < stop):
                 chunk.expired.discard(index)
                 self.finish(chunk, index, index + 1)
+
+    def _release_unread(self, chunk: Chunk, start: int, stop: int, due_ms: int | None) -> None:
+        """The same for offsets of `hold_unread` that were not read since: reading makes them available."""
+        self.set_state(chunk, start, stop, UNREAD)
+        if due_ms is not None:
+            chunk.stored_delays = (*chunk.stored_delays, DelayedRun(start, stop - start, due_ms))
+
+    def hold_unread(self, lease: Lease, first: int, stop: int, deliveries: int) -> None:
+        """After a restart, before the log is read: these offsets are leased, unless they are done."""
+        for number, start, end in self.spans(max(first, self.start_offset), stop):
+            chunk = self.chunks.get(number)
+            if chunk is None and number not in self._done_ahead:
+                below = self.start_offset - number * CHUNK_SIZE
+                chunk = self.chunks[number] = Chunk(number, done_below=max(0, below))
+                chunk.reached = False
+            for index, behind, state in runs(chunk.state, start, end) if chunk is not None else ():
+                if state == UNREAD and chunk is not None:
+                    self._leases.give(lease, chunk, index, behind)
+                    chunk.deliveries[index:behind] = BYTE[deliveries] * (behind - index)
+                    self.counts[LEASED] += behind - index
 
     # Reading the log
 

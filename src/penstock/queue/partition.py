@@ -39,6 +39,9 @@ Invariants. Code and tests cite the numbers.
       hand, most of them not begun, and they must not become dead letters. When it crashes, this delivery counts for
       messages that it had announced, and for no others (`suspects.py`).
 
+  11  A message that is settled in an open transaction stays leased until the transaction ends, also under the next
+      leader. A settlement of a committed transaction is applied once, also if leaders change meanwhile.
+
 Delivery is at least once. A member that finished its work and lost its lease before it acknowledged has done work that
 another member will repeat; after a restart the same holds for every acknowledgement that was not saved. A dead letter
 may be copied twice if the leader dies between the copy and `dead_letters_copied`.
@@ -51,9 +54,10 @@ count.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Self
 
-from penstock.errors import UnknownFormat
+from penstock.errors import ErrorCode, KafkaError
 from penstock.queue import inspection
 from penstock.queue.acknowledging import Acknowledging
 from penstock.queue.chunk import Chunk
@@ -63,9 +67,11 @@ from penstock.queue.lane_leases import LaneLeases
 from penstock.queue.lanes import Lanes, LaneTable
 from penstock.queue.leases import Lease, Leases, still_held
 from penstock.queue.offset_table import OffsetTable
+from penstock.queue.open_settlements import OpenSettlements
 from penstock.queue.reading import add_records
 from penstock.queue.settings import MAX_DELAY_MS, MAX_DELIVERIES, QueueSettings
-from penstock.queue.state_records import HEAD_SUFFIX, chunk_of, decode_chunk, decode_head
+from penstock.queue.settlements import Settlement, decode_settlement
+from penstock.queue.state_records import decode_chunk
 from penstock.queue.state_writer import StateWriter
 from penstock.queue.states import (
     AVAILABLE,
@@ -80,6 +86,7 @@ from penstock.queue.states import (
     runs,
 )
 from penstock.queue.stored_backlog import dead_runs
+from penstock.queue.stored_parts import sort_parts
 from penstock.queue.strict_order import find_deliverable
 from penstock.queue.values import (
     EMPTY_SCAN,
@@ -101,6 +108,7 @@ from penstock.types import Term
 
 # As plain integers, for the same reason as the states.
 _RELEASE, _REJECT = int(AckKind.RELEASE), int(AckKind.REJECT)
+NO_SETTLEMENTS: Mapping[bytes, bytes] = MappingProxyType({})
 _DEAD_STATES = {DeadLetterReason.DELIVERY_LIMIT: DYING, DeadLetterReason.REJECTED: REJECTED}
 
 
@@ -116,25 +124,37 @@ class QueuePartition:
         self.lanes = None if lanes is None else LaneLeases(self._table, lanes, self._leases)
         """For callers that only ask; None in a queue without lanes."""
         self._acks = Acknowledging(self._table, self._leases, self.lanes, self._settle)
+        self._transactional = OpenSettlements(self._table, self._leases, self._settle_for)
         self._writer = StateWriter(term)
         self._letters: list[DeadLetter] = []
 
     @classmethod
-    def restore(cls, settings: QueueSettings, *, term: Term, records: Mapping[bytes, bytes]) -> Self:
-        """From the last value of each key suffix, without deleted ones. The caller reads the log from next_offset on,
-        and calls `trimmed` if the log starts later by now."""
-        stored = dict(records)
-        head_value = stored.pop(HEAD_SUFFIX, None)
-        if head_value is None:
-            raise UnknownFormat("a queue's state has chunks and no head; start the version that wrote it")
-        start_offset = decode_head(head_value).start_offset
-        partition = cls(settings, term=term, start_offset=start_offset)
-        chunks = {chunk_of(suffix) or 0: value for suffix, value in stored.items()}
-        partition._writer.restored(start_offset, list(chunks))
-        for number in sorted(chunks):
-            if (number + 1) * CHUNK_SIZE > start_offset:
-                partition._restore_chunk(number, chunks[number])
-        partition._table.advance()
+    def restore(
+        cls,
+        settings: QueueSettings,
+        *,
+        term: Term,
+        records: Mapping[bytes, bytes],
+        open_settlements: Mapping[bytes, bytes] = NO_SETTLEMENTS,
+        now_ms: int = 0,
+    ) -> Self:
+        """From the last value of each key suffix, without deleted ones. `open_settlements`: the records of transactions
+        that have not ended. The caller reads the log from next_offset on, and calls `trimmed` if the log starts later
+        by now."""
+        stored = sort_parts(records)
+        partition = cls(settings, term=term, start_offset=stored.head.start_offset)
+        partition._writer.restored(stored.head.start_offset, list(stored.chunks))
+        table, settlements = partition._table, partition._transactional
+        for number in sorted(stored.chunks):
+            if (number + 1) * CHUNK_SIZE > table.start_offset:
+                table.restore(number, decode_chunk(stored.chunks[number]))
+        settlements.restore({one: decode_settlement(value) for one, value in open_settlements.items()})
+        settlements.restore(stored.settlements)
+        partition._find_dead()
+        for suffix in stored.settlements:
+            settlements.end(now_ms, suffix, commit=True)
+            partition._writer.delete(suffix)
+        table.advance()
         return partition
 
     # Properties
@@ -317,6 +337,36 @@ class QueuePartition:
             self._end(lease)
         self._table.run_timers(now_ms)
 
+    # Transactions
+
+    def begin_settlement(
+        self,
+        now_ms: int,
+        suffix: bytes,
+        member: str,
+        transactional_id: str,
+        acks: Iterable[Acknowledgement],
+    ) -> tuple[list[ErrorCode], Settlement | None]:
+        """A member settles offsets that it holds within a transaction, which holds them from now on. An error for each
+        acknowledgement, and the settlement to be stored; None if all were refused. KafkaError: none can be accepted."""
+        self.tick(now_ms)
+        if self.lanes is not None:
+            message = "messages of a clique cannot be settled in a transaction"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+        return self._transactional.begin(suffix, member, transactional_id, acks)
+
+    def end_settlement(self, now_ms: int, suffix: bytes, *, commit: bool) -> Settlement | None:
+        """The transaction has ended, or has not accepted the settlement. Returns the settlement if it was applied."""
+        applied = self._transactional.end(now_ms, suffix, commit=commit)
+        if applied is not None:
+            self._writer.delete(suffix)
+        return applied
+
+    @property
+    def held_by_transactions(self) -> int:
+        """How many of the leased messages open transactions hold."""
+        return self._transactional.held
+
     # Lanes
 
     def attach(self, member: str, owner: str) -> None:
@@ -424,12 +474,12 @@ class QueuePartition:
 
     # Inside
 
-    def _restore_chunk(self, number: int, value: bytes) -> None:
-        chunk = self._table.restore(number, decode_chunk(value))
-        if chunk is None:
-            return
-        for start, stop, reason in dead_runs(chunk.state, chunk.deliveries, self._settings.delivery_limit):
-            self._dead_letter(chunk, start, stop, reason)
+    def _find_dead(self) -> None:
+        """After a restart: the messages that go to the dead letters, without those that transactions hold."""
+        for _, chunk in sorted(self._table.chunks.items()):
+            limit = self._settings.delivery_limit
+            for start, stop, reason in dead_runs(chunk.state, chunk.deliveries, limit):
+                self._dead_letter(chunk, start, stop, reason)
 
     def _lowest_available(
         self, member: str, max_records: int, below: int | None
@@ -457,14 +507,17 @@ class QueuePartition:
             self._table.release(chunk, index, end, None)
 
     def _settle(self, now_ms: int, kind: int, piece: Held, delay_ms: int | None) -> None:
-        chunk, start, stop, lease = piece
+        self._settle_for(now_ms, kind, piece, delay_ms, piece[3].member)
+
+    def _settle_for(self, now_ms: int, kind: int, piece: Held, delay_ms: int | None, member: str) -> None:
+        chunk, start, stop, _ = piece
         if kind == _RELEASE:
             if self.lanes is not None:
                 self.lanes.give_up(chunk.base + start, chunk.base + stop - 1)
-            self._give_back(chunk, start, stop, lease.member, now_ms, delay_ms)
+            self._give_back(chunk, start, stop, member, now_ms, delay_ms)
         elif kind == _REJECT:
             for first, end, _ in runs(chunk.deliveries, start, stop):
-                self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED, lease.member)
+                self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED, member)
         else:
             self._table.finish(chunk, start, stop)
 

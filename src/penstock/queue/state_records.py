@@ -4,6 +4,7 @@
     suffix  uint8 0                            the head
             uint8 1 | int64 chunk number       a chunk: the offsets from 4,096 times its number on
             uint8 2                            the fence, see `state_store.py`
+            uint8 3 | int64 | int64            a settlement within a transaction, see `settlements.py`
 
 Kafka's own state records have key versions 0 and 1. Its tools report these records as an unknown version.
 
@@ -33,7 +34,7 @@ Not stored: leases, which end with the leader; deliver-at and expiry, which the 
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
@@ -53,6 +54,7 @@ limit."""
 HEAD_SUFFIX = b"\x00"
 FENCE_SUFFIX = b"\x02"
 _CHUNK_KIND = 1
+_SETTLEMENT_KIND = 3
 _RUNS, _DENSE = 0, 1
 _BITMAP_BYTES = CHUNK_SIZE // 8
 _DONE_DIGITS = bytes.maketrans(b"01", BYTE[UNREAD] + BYTE[DONE])
@@ -70,6 +72,7 @@ _IS_OTHER = {
 
 _HEAD = struct.Struct(">hiq")
 _SUFFIX = struct.Struct(">Bq")
+_SETTLEMENT_SUFFIX = struct.Struct(">Bqq")
 _COUNT = struct.Struct(">BH")
 _DONE_RUN = struct.Struct(">HH")
 _UNDONE_RUN = struct.Struct(">HHBB")
@@ -118,20 +121,26 @@ def encode_key(group_id: str, topic_id: UUID, partition: int, suffix: bytes) -> 
 
 
 def decode_key(data: bytes) -> StateKey:
-    reader = _Reader(data)
-    version, length = reader.fields(">hh")
+    reader = Reader(data)
+    (version,) = reader.fields(">h")
     if version != KEY_VERSION:
-        raise _unknown(f"key version {version}")
-    try:
-        group_id = reader.take(length).decode()
-    except UnicodeDecodeError:
-        raise _unknown("text that is not UTF-8") from None
+        raise unknown_format(f"key version {version}")
+    group_id = reader.text()
     topic_id = UUID(bytes=reader.take(16))
     (partition,) = reader.fields(">i")
     suffix = reader.rest()
-    if suffix != FENCE_SUFFIX:
+    if suffix != FENCE_SUFFIX and not is_settlement(suffix):
         chunk_of(suffix)
     return StateKey(group_id, topic_id, partition, suffix)
+
+
+def settlement_suffix(claim: int, number: int) -> bytes:
+    """`claim`: the number of the driver's claim. `number`: unique for this driver."""
+    return _SETTLEMENT_SUFFIX.pack(_SETTLEMENT_KIND, claim, number)
+
+
+def is_settlement(suffix: bytes) -> bool:
+    return len(suffix) == _SETTLEMENT_SUFFIX.size and suffix[0] == _SETTLEMENT_KIND
 
 
 def chunk_suffix(number: int) -> bytes:
@@ -146,7 +155,7 @@ def chunk_of(suffix: bytes) -> int | None:
         kind, number = _SUFFIX.unpack(suffix)
         if kind == _CHUNK_KIND and number >= 0:
             return int(number)
-    raise _unknown(f"key suffix {suffix.hex()}")
+    raise unknown_format(f"key suffix {suffix.hex()}")
 
 
 # Heads
@@ -157,21 +166,12 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(data: bytes) -> Head:
-    reader = _Reader(data)
+    reader = Reader(data)
     version, term, start_offset = reader.fields(_HEAD.format)
     if version != HEAD_VERSION or start_offset < 0:
-        raise _unknown(f"head version {version}, start offset {start_offset}")
+        raise unknown_format(f"head version {version}, start offset {start_offset}")
     reader.finish()
     return Head(Term(term), start_offset)
-
-
-def state_end(parts: Mapping[bytes, bytes]) -> int:
-    """The end of the offsets about which a queue's stored parts, by suffix, say anything."""
-    end = decode_head(parts[HEAD_SUFFIX]).start_offset
-    for suffix, value in parts.items():
-        if (number := chunk_of(suffix)) is not None:
-            end = max(end, number * CHUNK_SIZE + stored_chunk_end(decode_chunk(value)))
-    return end
 
 
 def stored_chunk_end(chunk: StoredChunk) -> int:
@@ -205,10 +205,10 @@ def encode_chunk(
 
 
 def decode_chunk(data: bytes) -> StoredChunk:
-    reader = _Reader(data)
+    reader = Reader(data)
     (version,) = reader.fields(">h")
     if version not in (CHUNK_VERSION, DELAYED_VERSION):
-        raise _unknown(f"chunk version {version}")
+        raise unknown_format(f"chunk version {version}")
     chunk = StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE), [])
     _read_done(reader, chunk)
     _read_undone(reader, chunk)
@@ -262,7 +262,7 @@ def _runs_up_to(cells: bytearray, other: int, most: int) -> list[tuple[int, int,
     return found if len(found) <= most else None
 
 
-def _read_done(reader: "_Reader", chunk: StoredChunk) -> None:
+def _read_done(reader: "Reader", chunk: StoredChunk) -> None:
     if reader.form() == _DENSE:
         chunk.state[:] = _digits(reader.take(_BITMAP_BYTES)).translate(_DONE_DIGITS)
         return
@@ -270,7 +270,7 @@ def _read_done(reader: "_Reader", chunk: StoredChunk) -> None:
         chunk.state[index : index + length] = BYTE[DONE] * length
 
 
-def _read_undone(reader: "_Reader", chunk: StoredChunk) -> None:
+def _read_undone(reader: "Reader", chunk: StoredChunk) -> None:
     if reader.form() == _DENSE:
         chunk.deliveries[:] = reader.take(CHUNK_SIZE)
         rejected = list(_bits(reader.take(_BITMAP_BYTES)))
@@ -278,12 +278,12 @@ def _read_undone(reader: "_Reader", chunk: StoredChunk) -> None:
         rejected = []
         for index, length, deliveries, flag in reader.runs(_UNDONE_RUN):
             if not deliveries or flag > 1:
-                raise _unknown(f"{deliveries} deliveries, flag {flag}")
+                raise unknown_format(f"{deliveries} deliveries, flag {flag}")
             chunk.deliveries[index : index + length] = BYTE[deliveries] * length
             rejected += [(index, length)] * flag
     for index, length in rejected:
         if chunk.state[index : index + length] != BYTE[UNREAD] * length:
-            raise _unknown("an offset that is both done and rejected")
+            raise unknown_format("an offset that is both done and rejected")
         chunk.state[index : index + length] = BYTE[REJECTED] * length
 
 
@@ -301,11 +301,11 @@ def _bits(bitmap: bytes) -> Iterator[tuple[int, int]]:
     return ((start, stop - start) for start, stop, digit in runs(digits, 0, CHUNK_SIZE) if digit == ord("1"))
 
 
-def _unknown(what: str) -> UnknownFormat:
+def unknown_format(what: str) -> UnknownFormat:
     return UnknownFormat(f"a record of the queue state topic has {what}; start the version that wrote it")
 
 
-class _Reader:
+class Reader:
     """Reads fields in order; raises UnknownFormat where bytes are missing."""
 
     def __init__(self, data: bytes) -> None:
@@ -315,7 +315,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise _unknown("too few bytes")
+            raise unknown_format("too few bytes")
         taken = self._data[self._position : end]
         self._position = end
         return taken
@@ -323,10 +323,17 @@ class _Reader:
     def fields(self, layout: str) -> tuple[int, ...]:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
+    def text(self) -> str:
+        (length,) = self.fields(">h")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise unknown_format("text that is not UTF-8") from None
+
     def form(self) -> int:
         (form,) = self.fields(">B")
         if form not in (_RUNS, _DENSE):
-            raise _unknown(f"form {form}")
+            raise unknown_format(f"form {form}")
         return form
 
     def runs(self, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
@@ -336,7 +343,7 @@ class _Reader:
         for _ in range(count):
             run = layout.unpack(self.take(layout.size))
             if run[0] < behind or not run[1] or run[0] + run[1] > CHUNK_SIZE:
-                raise _unknown(f"a run of {run[1]} at {run[0]}")
+                raise unknown_format(f"a run of {run[1]} at {run[0]}")
             behind = run[0] + run[1]
             yield run
 
@@ -345,4 +352,4 @@ class _Reader:
 
     def finish(self) -> None:
         if self._position != len(self._data):
-            raise _unknown(f"{len(self._data) - self._position} bytes too many")
+            raise unknown_format(f"{len(self._data) - self._position} bytes too many")

@@ -13,6 +13,14 @@ Invariants:
     the core is replaced (`applies_early`).
  4. A save that was delayed on its way never overwrites a later one: its number is lower.
 
+A settlement within a transaction is a record of its producer's transaction, in the same log. The marker that commits
+makes it a part of the queue's state. The queue's driver applies it, and deletes it with the save that contains it:
+
+ 5. A settlement that was accepted is in every claim until its transaction ends, and if that commits, until a save has
+    deleted it. So no change of leaders loses one, and none is applied twice.
+ 6. The outcome of a settlement is told only after its marker is in the log. A settlement that is neither open nor
+    stored was aborted: a driver asks only about those that were accepted, under its own fence.
+
     fence   int16 version 0 | int32 term | int64 number      the value under FENCE_SUFFIX; others: `state_records.py`
 """
 
@@ -23,6 +31,7 @@ from uuid import UUID
 
 from penstock.effects import Effect, KeyValue, Outbox
 from penstock.errors import ErrorCode, KafkaError
+from penstock.queue.open_parts import OpenParts
 from penstock.queue.state_records import (
     FENCE_SUFFIX,
     HEAD_SUFFIX,
@@ -31,8 +40,10 @@ from penstock.queue.state_records import (
     decode_key,
     encode_head,
     encode_key,
+    is_settlement,
+    unknown_format,
 )
-from penstock.types import NO_TERM, Term
+from penstock.types import NO_TERM, Producer, Term
 
 _FENCE = Struct(">hiq")
 _FENCE_VERSION = 0
@@ -66,6 +77,19 @@ class Claimed(NamedTuple):
 
     fence: Fence
     parts: list[tuple[bytes, bytes]]
+    open_settlements: list[tuple[bytes, bytes]]
+    """The settlements of transactions that have not ended."""
+
+
+Outcomes = list[tuple[bytes, bool]]
+"""Suffixes of settlements whose transactions have ended, and whether they committed."""
+
+
+class _Watch(NamedTuple):
+    """A driver waits for the outcomes of these settlements."""
+
+    token: object
+    suffixes: Sequence[bytes]
 
 
 class QueueStateStore:
@@ -81,6 +105,10 @@ class QueueStateStore:
         self._fences: dict[QueueKey, Fence] = {}
         self._saves: dict[QueueKey, int] = {}
         """The number of the last save under each fence."""
+        self._open: OpenParts[QueueKey] = OpenParts()
+        self._settling: dict[QueueKey, set[bytes]] = {}
+        """Settlements that are being written."""
+        self._watches: dict[QueueKey, _Watch] = {}
 
     # --- what is stored
 
@@ -99,17 +127,24 @@ class QueueStateStore:
         """All that is stored of a queue, by suffix."""
         return dict(self._queues.get(queue, {}))
 
+    def open_settlements(self, queue: QueueKey) -> dict[bytes, bytes]:
+        """The settlements of a queue whose transactions have not ended, by suffix."""
+        return self._open.of(queue)
+
     def committed_heads(self, token: object) -> list[Effect]:
         """Replies with the heads of all queues as they are now, when they are committed."""
         return self._write(token, [], list(self._heads()))
 
     def queues_of(self, topic_ids: frozenset[UUID]) -> list[QueueKey]:
-        return [
-            queue for queue in dict.fromkeys((*self._queues, *self._fences)) if queue.topic_id in topic_ids
-        ]
+        return [queue for queue in dict.fromkeys(self._all_queues()) if queue.topic_id in topic_ids]
 
     def topic_ids(self) -> set[UUID]:
-        return {queue.topic_id for queue in (*self._queues, *self._fences)}
+        return {queue.topic_id for queue in self._all_queues()}
+
+    def _all_queues(self) -> Iterator[QueueKey]:
+        yield from self._queues
+        yield from self._fences
+        yield from self._open.queues()
 
     # --- requests
 
@@ -128,7 +163,8 @@ class QueueStateStore:
             elif newest != fence:
                 self._outbox.reply(token, _fenced(queue, newest))
             else:
-                self._outbox.reply(token, Claimed(fence, list(self._queues.get(queue, {}).items())))
+                stored = list(self._queues.get(queue, {}).items())
+                self._outbox.reply(token, Claimed(fence, stored, list(self._open.of(queue).items())))
 
         self._outbox.persist([_fence_record(queue, fence)], written)
         return self._outbox.take()
@@ -137,9 +173,9 @@ class QueueStateStore:
         self, token: object, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]
     ) -> list[Effect]:
         """Replies when the parts are committed. Saves under one fence are numbered, and one may come twice (4)."""
-        known = self._fences.get(queue, NO_FENCE)
-        if fence != known or number < self._saves.get(queue, 0):
-            raise _fenced(queue, known)
+        self._check_fence(queue, fence)
+        if number < self._saves.get(queue, 0):
+            raise _fenced(queue, fence)
         self._saves[queue] = number
         for part, value in parts:
             self._put(queue, part, value)
@@ -151,10 +187,12 @@ class QueueStateStore:
         known = self._fences.get(queue, NO_FENCE)
         fence = self._fences[queue] = Fence(known.term, known.number + 1)
         self._saves.pop(queue, None)
-        parts = self._queues.pop(queue, {})
+        deleted = self._remove(queue)
         head = encode_head(Head(Term(max(fence.term, term)), start_offset))
         self._put(queue, HEAD_SUFFIX, head)
-        records: list[KeyValue] = [(encode_key(*queue, part), None) for part in parts if part != HEAD_SUFFIX]
+        records: list[KeyValue] = [
+            (encode_key(*queue, part), None) for part in deleted if part != HEAD_SUFFIX
+        ]
         records += [(encode_key(*queue, HEAD_SUFFIX), head), _fence_record(queue, fence)]
         return self._write(token, records)
 
@@ -162,13 +200,83 @@ class QueueStateStore:
         """Deletes the state of queues; their drivers find their fences gone."""
         records: list[KeyValue] = []
         for queue in queues:
-            parts = self._queues.pop(queue, {})
             fence = self._fences.pop(queue, None)
             self._saves.pop(queue, None)
-            records += [(encode_key(*queue, part), None) for part in parts]
+            records += [(encode_key(*queue, part), None) for part in self._remove(queue)]
             if fence is not None:
                 records.append((encode_key(*queue, FENCE_SUFFIX), None))
         return self._write(token, records)
+
+    def _remove(self, queue: QueueKey) -> list[bytes]:
+        """Forgets all parts of a queue. Returns their suffixes, whose records are to be deleted."""
+        settlements = [*self._open.of(queue), *self._settling.pop(queue, ())]
+        for suffix in settlements:
+            self._open.void(queue, suffix)
+        self._answer_watch(queue, ())
+        return [*self._queues.pop(queue, {}), *settlements]
+
+    # --- settlements within transactions
+
+    def settle(
+        self, token: object, queue: QueueKey, fence: Fence, producer: Producer, suffix: bytes, value: bytes
+    ) -> list[Effect]:
+        """Replies when the settlement is committed to the log, as a part of the producer's transaction. The partition
+        must have joined the transaction. A repetition writes the same record again."""
+        self._check_fence(queue, fence)
+        self._settling.setdefault(queue, set()).add(suffix)
+
+        def written(now_ms: int, ok: bool) -> None:
+            is_wanted = suffix in self._settling.get(queue, ()) or self._open.has(queue, suffix)
+            if ok and is_wanted:
+                self._open.add(producer.producer_id, queue, suffix, value)
+                self._outbox.reply(token, None)
+            elif ok:  # the queue was reset or deleted meanwhile
+                self._outbox.reply(token, _fenced(queue, self._fences.get(queue, NO_FENCE)))
+            else:
+                self._outbox.reply(token, _not_written())
+            self._end_settling(queue, suffix)
+
+        self._outbox.persist([(encode_key(*queue, suffix), value)], written, producer)
+        return self._outbox.take()
+
+    def _end_settling(self, queue: QueueKey, suffix: bytes) -> None:
+        settling = self._settling.get(queue, set())
+        settling.discard(suffix)
+        if not settling:
+            self._settling.pop(queue, None)
+
+    def watch(self, token: object, queue: QueueKey, fence: Fence, suffixes: Sequence[bytes]) -> list[Effect]:
+        """Replies with the Outcomes of these settlements, as soon as there is one. A queue has one watch: a second one
+        takes the place of the first, which gets no outcomes."""
+        self._check_fence(queue, fence)
+        self._answer_watch(queue, ())
+        if ended := self._outcomes(queue, suffixes):
+            self._outbox.reply(token, ended)
+        else:
+            self._watches[queue] = _Watch(token, suffixes)
+        return self._outbox.take()
+
+    def _check_fence(self, queue: QueueKey, fence: Fence) -> None:
+        known = self._fences.get(queue, NO_FENCE)
+        if fence != known:
+            raise _fenced(queue, known)
+
+    def _outcomes(self, queue: QueueKey, suffixes: Sequence[bytes]) -> Outcomes:
+        stored = self._queues.get(queue, {})
+        return [(suffix, suffix in stored) for suffix in suffixes if not self._open.has(queue, suffix)]
+
+    def _answer_watch(self, queue: QueueKey, outcomes: Sequence[tuple[bytes, bool]]) -> None:
+        watch = self._watches.pop(queue, None)
+        if watch is not None:
+            self._outbox.reply(watch.token, list(outcomes))
+
+    def _end(self, producer_id: int, *, commit: bool) -> list[QueueKey]:
+        """Returns the queues that the transaction has settlements of."""
+        ended = self._open.end(producer_id)
+        for queue, parts in ended.items() if commit else ():
+            for suffix, value in parts.items():
+                self._put(queue, suffix, value)
+        return list(ended)
 
     def _write(self, token: object, records: Sequence[KeyValue], result: object = None) -> list[Effect]:
         """Replies with the result when the records, and all before them, are committed."""
@@ -180,6 +288,8 @@ class QueueStateStore:
         return self._outbox.take()
 
     def _put(self, queue: QueueKey, part: bytes, value: bytes | None) -> None:
+        if value is None and is_settlement(part):
+            self._open.void(queue, part)
         parts = self._queues.setdefault(queue, {})
         if value is None:
             parts.pop(part, None)
@@ -191,8 +301,7 @@ class QueueStateStore:
     # --- called by its host
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        name = decode_key(key)
-        queue, part = QueueKey(name.group_id, name.topic_id, name.partition), name.suffix
+        queue, part = _decode(key)
         if part != FENCE_SUFFIX:
             self._put(queue, part, value)
         elif value is None:
@@ -200,6 +309,23 @@ class QueueStateStore:
         else:
             _, term, number = _FENCE.unpack(value)
             self._fences[queue] = Fence(term, number)
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        queue, part = _decode(key)
+        if not is_settlement(part) or value is None:
+            raise unknown_format(f"a transaction with the key suffix {part.hex()}")
+        self._open.add(producer_id, queue, part, value)
+
+    def replay_marker(self, producer_id: int, *, commit: bool) -> None:
+        self._end(producer_id, commit=commit)
+
+    def transaction_ended(self, now_ms: int, producer_id: int, *, commit: bool) -> list[Effect]:
+        """A marker is committed: drivers that wait for outcomes are told."""
+        for queue in self._end(producer_id, commit=commit):
+            watch = self._watches.get(queue)
+            if watch is not None:
+                self._answer_watch(queue, self._outcomes(queue, watch.suffixes))
+        return self._outbox.take()
 
     def loaded(self, now_ms: int) -> list[Effect]:
         return []
@@ -210,6 +336,11 @@ class QueueStateStore:
     def persisted(self, now_ms: int, persist_id: int, ok: bool) -> list[Effect]:
         self._outbox.persisted(now_ms, persist_id, ok)
         return self._outbox.take()
+
+
+def _decode(key: bytes) -> tuple[QueueKey, bytes]:
+    name = decode_key(key)
+    return QueueKey(name.group_id, name.topic_id, name.partition), name.suffix
 
 
 def _fence_record(queue: QueueKey, fence: Fence) -> KeyValue:

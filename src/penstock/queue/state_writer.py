@@ -6,7 +6,8 @@ is saved. A round may take several writes, one at a time.
 
 Any prefix of the writes is safe. The head of a round is in its first write, with the start offset of when the round
 began; a chunk is written as it is when its turn comes; and done offsets stay done. So no stored prefix calls an offset
-done that is not, and every acknowledgement that was answered is in it.
+done that is not, and every acknowledgement that was answered is in it. The records of settlements that chunks contain
+from now on are deleted in the last write of the round: until then the settlement counts, afterwards the chunks do.
 """
 
 import heapq
@@ -20,6 +21,9 @@ from penstock.types import Term
 MAX_CHUNKS_PER_WRITE = 128
 MAX_BYTES_PER_WRITE = 768 * 1024
 """A chunk takes at most 17,130 bytes, so a write is below the 1 MB that a topic accepts by default."""
+
+MAX_DELETED_PER_ROUND = 500
+"""Settlements that were applied; more are deleted with the next round. A write of up to 1,000 records is one batch."""
 
 _DONE_CHUNK = encode_chunk(bytearray((DONE,)) * CHUNK_SIZE, bytearray(CHUNK_SIZE))
 
@@ -42,6 +46,9 @@ class StateWriter:
         """Chunks still to be written in this round, the last first."""
         self._round_start = 0
         self._round_tokens: list[object] = []
+        self._applied: list[bytes] = []
+        """The suffixes of settlements that were applied and are still stored."""
+        self._round_applied: list[bytes] = []
         self._stored: dict[int, bool] = {}
         """Whether a chunk has a record; for all chunks that had one and are not below the start offset."""
         self._stored_order: list[int] = []
@@ -56,6 +63,10 @@ class StateWriter:
     def wait(self, token: object) -> None:
         self._tokens.append(token)
 
+    def delete(self, suffix: bytes) -> None:
+        """This settlement was applied to the table: the next round stores that, and deletes it."""
+        self._applied.append(suffix)
+
     def take(self, table: OffsetTable) -> Changes | None:
         if self._under_way:
             return None
@@ -67,6 +78,9 @@ class StateWriter:
             if self._record(table, self._round.pop(), records):
                 chunk_records += 1
                 size += len(records[-1][1] or b"")
+        if not self._round:
+            records += [(suffix, None) for suffix in self._round_applied]
+            self._round_applied.clear()
         if not records:
             assert not self._round_tokens
             return None
@@ -88,6 +102,8 @@ class StateWriter:
     def _begin(self, table: OffsetTable, records: list[tuple[bytes, bytes | None]]) -> None:
         self._round_start = table.start_offset
         self._round_tokens, self._tokens = self._tokens, []
+        self._round_applied = self._applied[:MAX_DELETED_PER_ROUND]
+        del self._applied[:MAX_DELETED_PER_ROUND]
         if self._written_start_offset != self._round_start:
             self._written_start_offset = self._round_start
             head = Head(self._term, self._round_start)

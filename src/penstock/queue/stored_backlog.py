@@ -10,16 +10,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.queue.settings import QueueSettings
+from penstock.queue.settlements import Settlement
 from penstock.queue.state_records import (
     DelayedRun,
     Head,
     StoredChunk,
-    chunk_of,
     decode_chunk,
     stored_chunk_end,
 )
-from penstock.queue.states import BYTE, CHUNK_SIZE, DONE, DYING, REJECTED, UNREAD, runs
-from penstock.queue.values import Backlog, DeadLetterReason
+from penstock.queue.states import BYTE, CHUNK_SIZE, DONE, DYING, LEASED, REJECTED, UNREAD, runs
+from penstock.queue.values import AckKind, Backlog, DeadLetterReason
+
+_SETTLED_STATES = {AckKind.ACCEPT: DONE, AckKind.RELEASE: UNREAD, AckKind.REJECT: REJECTED}
 
 
 class Unread(NamedTuple):
@@ -74,22 +76,42 @@ class StoredBacklog:
         self._counted = Backlog()
         self._covered = 0
         """Offsets from first to end that are in the chunks that were added."""
+        self._settled: dict[int, list[tuple[int, int, int]]] = {}
+        """Parts (start, stop, state) of chunks that were not added yet, of which a settlement says more."""
         self.state_end = head.start_offset
         """The end of the offsets about which the parts say anything."""
 
     @property
     def backlog(self) -> Backlog:
-        """No chunk was stored of the other offsets, so they were never delivered."""
+        """No chunk was stored of the other offsets: but for settlements, they were never delivered."""
+        for number in list(self._settled):
+            self._add_chunk(number, StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE), []))
         others = max(0, self._end - self._first) - self._covered
         return self._counted.plus(Backlog(available=others))
 
-    def add(self, suffix: bytes, value: bytes) -> None:
-        """A stored part; only chunks count."""
-        number = chunk_of(suffix)
-        if number is None:
-            return
-        base, chunk = number * CHUNK_SIZE, decode_chunk(value)
-        self.state_end = max(self.state_end, base + stored_chunk_end(chunk))
+    def settle(self, settlement: Settlement, *, is_open: bool) -> None:
+        """A stored settlement, before the chunks. Those of open transactions are leased; the others count as they will
+        be applied."""
+        for one in settlement.ranges:
+            self.state_end = max(self.state_end, one.last + 1)
+            state = LEASED if is_open else _SETTLED_STATES[one.kind]
+            for number in range(one.first // CHUNK_SIZE, one.last // CHUNK_SIZE + 1):
+                start = max(0, one.first - number * CHUNK_SIZE)
+                stop = min(CHUNK_SIZE, one.last + 1 - number * CHUNK_SIZE)
+                self._settled.setdefault(number, []).append((start, stop, state))
+
+    def add(self, number: int, value: bytes) -> None:
+        """A stored chunk."""
+        chunk = decode_chunk(value)
+        self.state_end = max(self.state_end, number * CHUNK_SIZE + stored_chunk_end(chunk))
+        self._add_chunk(number, chunk)
+
+    def _add_chunk(self, number: int, chunk: StoredChunk) -> None:
+        for start, stop, state in self._settled.pop(number, ()):
+            for first, end, before in list(runs(chunk.state, start, stop)):
+                if before == UNREAD:
+                    chunk.state[first:end] = BYTE[state] * (end - first)
+        base = number * CHUNK_SIZE
         start, stop = max(0, self._first - base), min(CHUNK_SIZE, self._end - base)
         if start < stop:
             self._covered += stop - start
@@ -101,4 +123,5 @@ class StoredBacklog:
             chunk.state[first:end] = dead * (end - first)
         unread = count_unread(chunk.state, chunk.delayed, start, stop, self._now_ms)
         dying = chunk.state.count(DYING, start, stop)
-        return Backlog(available=unread.available, deferred=unread.deferred, dying=dying)
+        leased = chunk.state.count(LEASED, start, stop)
+        return Backlog(unread.available, leased, unread.deferred, dying=dying)

@@ -5,6 +5,7 @@ All offsets from the start offset on are checked in order, up to the first that 
     DONE                        passes
     LEASED, first delivery      passes if the same member holds it: this member gets the messages behind it, in order
     LEASED, any later one       blocks until it is done: it failed before, and may fail again
+    LEASED, to a transaction    blocks until the transaction ends: it may be aborted
     AVAILABLE, never delivered  may be delivered, and so may the messages behind it
     AVAILABLE, came back        may be delivered, and nothing behind it
     any other state             not due, delayed, waiting for its key or dying: blocks
@@ -60,8 +61,9 @@ def _is_passed(leases: Leases, chunk: Chunk, start: int, stop: int, member: str 
     if chunk.deliveries[start] != 1 or run_end(chunk.deliveries, start, stop) < stop:
         return False
     assert chunk.owners is not None
-    while member is not None and start < stop:
-        if leases.at(chunk.owners[start]).member != member:
+    while start < stop:
+        lease = leases.at(chunk.owners[start])
+        if lease.until_ms is None or (member is not None and lease.member != member):
             return False
         start = chunk.lease_end(start, stop)
     return True

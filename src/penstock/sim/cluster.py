@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from penstock.cluster import encode_record
-from penstock.config import Address, ClusterSettings, GroupSettings
+from penstock.config import Address, ClusterSettings, GroupSettings, TransactionSettings
 from penstock.errors import PenstockError
 from penstock.node.calls import BROKER
 from penstock.node.metadata.cluster_view import METADATA_GROUP
@@ -23,7 +23,7 @@ from penstock.sim.compaction_checks import CommittedKeys
 from penstock.sim.convergence import Convergence, check_producers, check_readable
 from penstock.sim.datagrams import SimDatagrams
 from penstock.sim.disk import SimDisk
-from penstock.sim.fault_mix import draw
+from penstock.sim.fault_mix import FaultMix, draw
 from penstock.sim.host import Host, WatchedReplica
 from penstock.sim.loop import NodeLoop
 from penstock.sim.members import SimConsumerGroup
@@ -31,7 +31,7 @@ from penstock.sim.network import Cuts, Wires
 from penstock.sim.node_logs import listening
 from penstock.sim.outcome import EventCounts, Violation
 from penstock.sim.partitions import TOPIC, ReplicaDisks, SimPartition
-from penstock.sim.policies import UNLIMITED, draw_policy
+from penstock.sim.policies import UNLIMITED, Policy, draw_policy
 from penstock.sim.retention_checks import EXPIRY_MS, check_deletion, check_expiry
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.sim.system_random import seeded_system
@@ -55,12 +55,14 @@ class ClusterWorld:
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
         self._random = self.random_for("world")
-        self.mix = draw(self.random_for("weather"))
+        self.policy = self._draw_policy()
+        self.topic_defaults = self.policy.topic_defaults()
+        self.mix = self._draw_mix()
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
         self.tally = EventCounts()
         self.calm = True
         """No faults: before they begin and after they have ended."""
-        self.partition_count = self._random.choice((1, 2))
+        self.partition_count = self._draw_partition_count()
         self.settings = ClusterSettings(
             heartbeat_interval_ms=100,
             election_timeout_ms=500,
@@ -68,8 +70,7 @@ class ClusterWorld:
             replace_after_ms=self._random.choice((0, 3_000)),
             auto_rebalance=self._random.random() < 0.5,
         )
-        self.policy = draw_policy(self.random_for("policy"))
-        self.topic_defaults = self.policy.topic_defaults()
+        self.transaction_settings = TransactionSettings()
         self.cuts = Cuts()
         self.wires = Wires(self.scheduler, self.random_for("wires"), self.cuts, self._latency)
         self.wires.refusals = self.mix.loss / 5
@@ -113,6 +114,15 @@ class ClusterWorld:
     def random_for(self, name: str) -> Random:
         return Random(f"{self.seed}/node/{name}")
 
+    def _draw_policy(self) -> Policy:
+        return draw_policy(self.random_for("policy"))
+
+    def _draw_mix(self) -> FaultMix:
+        return draw(self.random_for("weather"))
+
+    def _draw_partition_count(self) -> int:
+        return self._random.choice((1, 2))
+
     def seeds_of(self, host: Host) -> tuple[Address, ...]:
         return tuple(Address(f"n{number}", 7000) for number in range(1, self.founders + 1))
 
@@ -141,8 +151,7 @@ class ClusterWorld:
         self._form()
         self._look_now_and_then()
         self._wake_clients()
-        if self.consumer_group is not None:
-            self._gather(self.consumer_group)
+        self._gather_clients()
         self.calm = False
         self.faults.begin()
         self._until(self.scheduler.time + FAULTS_S)
@@ -171,13 +180,26 @@ class ClusterWorld:
                 host.do(partial(host.node.controller.create_topic, TOPIC, caller=BROKER))
             self._until(self.scheduler.time + 0.25)
 
-    def _gather(self, consumer_group: SimConsumerGroup) -> None:
+    def _gather_clients(self) -> None:
         """Forms the consumer group before the faults begin, which are too short and too many for its first steps."""
-        consumer_group.begin()
-        while not consumer_group.is_settled:
+        if self.consumer_group is None:
+            return
+        self.consumer_group.begin()
+        while not self.consumer_group.is_settled:
             if self.scheduler.time > FORMING_S:
-                raise Violation("a group forms", consumer_group.obstacles())
+                raise Violation("a group forms", self.client_obstacles())
             self._until(self.scheduler.time + 0.25)
+
+    @property
+    def clients_are_settled(self) -> bool:
+        return self.consumer_group is None or self.consumer_group.is_settled
+
+    def client_obstacles(self) -> str:
+        return self.consumer_group.obstacles() if self.consumer_group is not None else ""
+
+    def _check_clients(self) -> None:
+        if self.consumer_group is not None:
+            self.consumer_group.check()
 
     def _leaders_of_all(self) -> bool:
         return all(self._serving(partition) is not None for partition in self.partitions)
@@ -194,8 +216,7 @@ class ClusterWorld:
     def _watch(self, process: Process) -> None:
         if self._bug is not None:
             raise self._bug
-        assert isinstance(process, Host)
-        if process.is_assembled:
+        if isinstance(process, Host) and process.is_assembled:
             for one in process.members():
                 self.witness_of(one).look(one)
             self._check_metadata(process)
@@ -453,8 +474,7 @@ class ClusterWorld:
         self._check_states()
         for partition in self.partitions:
             partition.history.check(partition.witness.truth)
-        if self.consumer_group is not None:
-            self.consumer_group.check()
+        self._check_clients()
         self._count()
 
     def _check_states(self) -> None:

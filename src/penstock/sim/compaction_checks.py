@@ -10,14 +10,16 @@ The truth of a group is everything that was ever committed. A compacted log rela
 3  So a reader from the start of the log to any later commit ends with the last value of every key in the truth; for a
    key that was deleted last, with its tombstone or nothing.
 4  A replica compacts only what it knows to be committed: entries that a leader may still truncate supersede nothing.
+5  Records of a transaction count, and supersede others, when its marker commits it. Until then none of them is missing.
+   Aborted records may be missing, and never count. A marker is there as long as a batch of its transaction is.
 
 Each replica compacts by itself, so the missing records may differ at any time.
 """
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from penstock.batch import Record, read_header, read_records
+from penstock.batch import BatchHeader, Record, read_header, read_marker, read_records
 from penstock.sim.entries import Entry
 from penstock.sim.outcome import Violation
 
@@ -30,7 +32,14 @@ class CommittedKeys:
         """The records of each batch, by its first offset."""
         self._batches: dict[int, Entry] = {}
         self._by_key: dict[bytes, list[Record]] = {}
-        """All records of a key, in order."""
+        """All records of a key that count, in order."""
+        self._open: dict[int, list[Entry]] = {}
+        """The batches of open transactions, by producer."""
+        self._undecided: set[int] = set()
+        """The offsets of their records."""
+        self._aborted: set[int] = set()
+        self._ended_by: dict[int, list[int]] = {}
+        """The first offsets of the batches of each transaction, by the offset of its marker."""
         self._received_without: dict[str, set[int]] = {}
         """The tombstones that were missing already when a replica received their batches."""
 
@@ -38,11 +47,39 @@ class CommittedKeys:
         """An entry was committed."""
         if entry.control:
             return
-        records = read_records(entry.data)
+        header = read_header(entry.data)
         self._batches[entry.offset] = entry
-        self._records[entry.offset] = records
+        self._records[entry.offset] = records = read_records(entry.data)
+        if header.control:
+            self._end(entry, header)
+        elif header.transactional:
+            self._open.setdefault(header.producer_id, []).append(entry)
+            self._undecided.update(record.offset for record in records)
+        else:
+            self._count(records)
+
+    def _end(self, entry: Entry, header: BatchHeader) -> None:
+        """A marker decides on a transaction (5)."""
+        marker = read_marker(entry.data, header)
+        assert marker is not None
+        ended = self._open.pop(header.producer_id, [])
+        self._ended_by[entry.offset] = [one.offset for one in ended]
+        for one in ended:
+            records = self._records[one.offset]
+            offsets = {record.offset for record in records}
+            self._undecided -= offsets
+            if marker.commit:
+                self._count(records)
+            else:
+                self._aborted |= offsets
+
+    def _count(self, records: Iterable[Record]) -> None:
         for record in records:
-            self._by_key.setdefault(record.key or b"", []).append(record)
+            of_key = self._by_key.setdefault(record.key or b"", [])
+            insort(of_key, record, key=lambda one: one.offset)
+
+    def _is_counted(self, offset: int) -> bool:
+        return offset not in self._undecided and offset not in self._aborted
 
     # --- one batch
 
@@ -96,7 +133,9 @@ class CommittedKeys:
             if wrong:
                 raise Violation("compaction only leaves out", f"{name}: {entry.offset} {wrong}")
             for record in read_records(entry.data):
-                oldest.setdefault(record.key or b"", record.offset)
+                if entry.offset not in self._ended_by and self._is_counted(record.offset):
+                    oldest.setdefault(record.key or b"", record.offset)
+        self._check_markers(name, {one.offset for one in mine if not one.control}, truth)
         without = self._received_without.get(name, ())
         own = (
             record
@@ -112,14 +151,33 @@ class CommittedKeys:
         found = {record.offset for record in missing if record.offset >= cleaned}
         self._received_without.setdefault(name, set()).update(found)
 
-    def _missing(self, kept: set[int], truth: Iterable[Entry]) -> Iterator[Record]:
+    def _check_markers(self, name: str, batches: set[int], truth: Iterable[Entry]) -> None:
+        """(5)"""
         for entry in truth:
-            if not entry.control:
-                yield from (one for one in self._records[entry.offset] if one.offset not in kept)
+            if entry.control:
+                continue
+            kept = [one for one in self._ended_by.get(entry.offset, ()) if one in batches]
+            if kept and entry.offset not in batches:
+                raise Violation(
+                    "a marker stays as long as its transaction",
+                    f"{name} has the batch at {kept[0]}, but not the marker at {entry.offset}",
+                )
+
+    def _missing(self, kept: set[int], truth: Iterable[Entry]) -> Iterator[Record]:
+        """The records that are not there. Markers have a rule of their own, and aborted records may go."""
+        for entry in truth:
+            if not entry.control and entry.offset not in self._ended_by:
+                for one in self._records[entry.offset]:
+                    if one.offset not in kept and one.offset not in self._aborted:
+                        yield one
 
     def _check_missing(self, name: str, missing: Iterable[Record], oldest: Mapping[bytes, int]) -> None:
         for record in missing:
             key = record.key or b""
+            if record.offset in self._undecided:
+                raise Violation(
+                    "records of an open transaction stay", f"{name} has lost {record.offset} of {key!r}"
+                )
             of_key = self._by_key[key]
             if record.offset < of_key[-1].offset:
                 continue

@@ -33,9 +33,11 @@ class Convergence:
         if not all(host.ready for host in self.expected()):
             return False
         idle = all(p.stopped and not p.busy for partition in world.partitions for p in partition.producers)
-        if world.consumer_group is not None and not world.consumer_group.is_settled:
-            return False
-        return idle and all(self._is_group_settled(group) for group in self.groups())
+        return (
+            idle
+            and world.clients_are_settled
+            and all(self._is_group_settled(group) for group in self.groups())
+        )
 
     def groups(self) -> list[GroupId]:
         """The metadata group, and those of all partitions that any node knows."""
@@ -101,8 +103,8 @@ class Convergence:
             for group in self.groups()
             if (why := self._restless(group))
         )
-        if self._world.consumer_group is not None:
-            lines.append(self._world.consumer_group.obstacles())
+        if obstacles := self._world.client_obstacles():
+            lines.append(obstacles)
         return "; ".join([*lines, f"{busy} writes unanswered at {self._world.scheduler.time:.0f} s"])
 
 

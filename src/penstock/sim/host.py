@@ -93,6 +93,7 @@ class Host(SimMachine):
             num_partitions=world.partition_count,
             replication=world.settings,
             groups=world.group_settings,
+            transactions=world.transaction_settings,
             topic_defaults=world.topic_defaults,
         )
 

@@ -5,7 +5,6 @@ assignments), fetch the committed offsets, then heartbeat and commit. An error s
 member asks a node what the handlers of the Kafka port ask, without the port.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -27,6 +26,7 @@ from penstock.groups import (
 from penstock.node import Node
 from penstock.sim.group_checks import NOTHING, GroupChecks
 from penstock.sim.host import Host
+from penstock.sim.node_client import ANSWER_S, REQUEST_TIMEOUT_S, put
 from penstock.sim.partitions import TOPIC
 from penstock.types import TopicPartition
 
@@ -39,10 +39,8 @@ PARTITIONS = 5
 """Partitions whose offsets they commit: more than their topic may have. Coordinators do not check that."""
 SESSION_MS = 1500
 REBALANCE_MS = 2000
-REQUEST_TIMEOUT_S = 0.6
 JOIN_TIMEOUT_S = 3.0
 WAKE_S = 0.12
-ANSWER_S = 0.005
 VANISH = 0.03
 """Chance per step that a member crashes; the chance that it leaves the group is the same."""
 ISOLATED_COMMITS = 0.3
@@ -310,26 +308,13 @@ class GroupMember:
                 else:
                     then(result)
 
-        def answer(result: T | None) -> None:
-            scheduler.after(ANSWER_S, None, arrived, result)
+        def answer(result: T | PenstockError) -> None:
+            told = None if isinstance(result, PenstockError) else result
+            scheduler.after(ANSWER_S, None, arrived, told)
 
         delay = self._random.random() * 0.01
-        scheduler.deliver(delay, host, _put, host, question, answer)
+        scheduler.deliver(delay, host, put, host, question, answer)
         scheduler.after(timeout_s, None, arrived, None)
-
-
-def _put(host: Host, question: Callable[[Node], Awaitable[T]], answer: Callable[[T | None], None]) -> None:
-    async def ask() -> None:
-        try:
-            answer(await question(host.node))
-        except PenstockError:
-            answer(None)
-        except asyncio.CancelledError:
-            # The node stops: its client hears nothing any more.
-            return
-
-    if host.ready:
-        host.loop.enter(lambda: host.loop.create_task(ask()))
 
 
 class SimConsumerGroup:

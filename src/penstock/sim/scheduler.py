@@ -138,7 +138,8 @@ class Scheduler:
             # Where the power went the rest of the event does not happen.
             event.act(*event.args)
         if process is not None:
-            self.watch(process)
+            with suppress(PowerCut):  # a look at a log may open a file, and close another one for it
+                self.watch(process)
 
     # --- the trace
 

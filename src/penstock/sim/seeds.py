@@ -6,17 +6,28 @@ from contextlib import contextmanager
 from penstock.log import votes
 from penstock.node import housekeeping
 from penstock.sim.cluster import ClusterWorld
+from penstock.sim.consumer_world import ConsumerWorld
 from penstock.sim.group import GroupWorld
 from penstock.sim.outcome import Failure, Outcome, Violation
 from penstock.sim.ring_gossip import GossipWorld
 from penstock.sim.ring_world import RingWorld
+from penstock.sim.transaction_world import TransactionWorld
 
 CORE = "core"
 NODE = "node"
 RING = "ring"
-LEVELS = (CORE, NODE, RING)
+TRANSACTIONS = "transactions"
+GROUPS = "groups"
+LEVELS = (CORE, NODE, RING, TRANSACTIONS, GROUPS)
 
 World = GroupWorld | ClusterWorld | RingWorld | GossipWorld
+
+_CLUSTERS: dict[str, type[GroupWorld | ClusterWorld]] = {
+    CORE: GroupWorld,
+    NODE: ClusterWorld,
+    TRANSACTIONS: TransactionWorld,
+    GROUPS: ConsumerWorld,
+}
 
 GOSSIP_EVERY = 5
 """One of so many seeds of the ring level is a clique without a coordinator."""
@@ -41,8 +52,7 @@ def _make_world(seed: int, level: str, nodes: int | None, tracing: bool) -> Worl
     if level == RING:
         kind = GossipWorld if seed % GOSSIP_EVERY == 0 else RingWorld
         return kind(seed, tracing=tracing)
-    make = GroupWorld if level == CORE else ClusterWorld
-    return make(seed, nodes=nodes, tracing=tracing)
+    return _CLUSTERS[level](seed, nodes=nodes, tracing=tracing)
 
 
 @contextmanager

@@ -6,7 +6,12 @@ It is a durable core (`penstock.effects`). Requests come in with a token, and ea
     add_partitions(now_ms, token, AddRequest)         -> ErrorResult
     end(now_ms, token, EndRequest)                    -> ProducerResult | ProducerIdNeeded
     abort(now_ms, token, transactional_id, start_ms)  -> ErrorResult             for operators
-    verify(...), describe(...), list_transactions(...)                           answered from memory, directly
+    when_free(now_ms, token, transactional_id)        -> ErrorResult             after CONCURRENT_TRANSACTIONS
+    lend(now_ms, token, LendRequest)                  -> LendResult | ProducerIdNeeded      see `attempts.py`
+    commit(now_ms, token, CommitRequest)              -> DecisionResult | ProducerIdNeeded
+    rollback(now_ms, token, RollbackRequest)          -> DecisionResult
+    renew(now_ms, token, owner)                       -> ErrorResult
+    verify(...), describe(...), list_transactions(...), id_of(...)               answered from memory, directly
 
 With ProducerIdNeeded nothing was done: the host gets a producer id and repeats the request with it. Errors are
 canonical: `wire_error` translates them for the version of a request.
@@ -26,18 +31,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from penstock.config import Limits, TransactionSettings
 from penstock.effects import Effect
 from penstock.timers import Key
+from penstock.transactions.attempts import Attempts
 from penstock.transactions.ending import Ending
 from penstock.transactions.listing import describe, list_transactions
 from penstock.transactions.partitions import Partitions
 from penstock.transactions.producers import Producers
 from penstock.transactions.records import decode_key, decode_value
 from penstock.transactions.states import IDLE, TransactionState
-from penstock.transactions.store import EXPIRY, TIMEOUT, TransactionStore
+from penstock.transactions.store import EXPIRY, OWNER_TIMEOUT, TIMEOUT, TransactionStore
 from penstock.transactions.values import (
     AddRequest,
+    CommitRequest,
     EndedTotals,
     EndRequest,
     InitRequest,
+    LendRequest,
+    RollbackRequest,
     TransactionDescription,
     TransactionListing,
     VerifyResult,
@@ -58,13 +67,16 @@ class TransactionCoordinator:
         settings: TransactionSettings | None = None,
         limits: Limits | None = None,
         ended: EndedTotals | None = None,
+        partition_of: Callable[[str], int] = lambda transactional_id: 0,
     ) -> None:
+        """`partition_of`: to which partition of the transaction topic an id belongs."""
         self._store = TransactionStore(
             settings or TransactionSettings(), limits or Limits(), ended or EndedTotals()
         )
         self._producers = Producers(self._store)
         self._partitions = Partitions(self._store)
         self._ending = Ending(self._store)
+        self._attempts = Attempts(self._store, partition_of)
 
     # --- requests of producers
 
@@ -80,12 +92,44 @@ class TransactionCoordinator:
         self._ending.end(now_ms, token, request)
         return self._store.outbox.take()
 
+    def when_free(self, now_ms: int, token: object, transactional_id: str) -> list[Effect]:
+        """Replies as soon as the id is not busy: a request that was answered CONCURRENT_TRANSACTIONS is worth another
+        try then. The caller bounds how many wait."""
+        self._store.when_free(token, transactional_id)
+        return self._store.outbox.take()
+
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
     ) -> VerifyResult:
         """Whether the partitions are part of the producer's open transaction, for the first batch of a producer of V1
         and for AddPartitionsToTxn with `verify_only`."""
         return VerifyResult(errors=self._partitions.verify(transactional_id, producer, partitions))
+
+    # --- owners of attempts
+
+    def lend(self, now_ms: int, token: object, request: LendRequest) -> list[Effect]:
+        self._attempts.lend(now_ms, token, request)
+        return self._store.outbox.take()
+
+    def commit(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
+        self._attempts.commit(now_ms, token, request)
+        return self._store.outbox.take()
+
+    def rollback(self, now_ms: int, token: object, request: RollbackRequest) -> list[Effect]:
+        self._attempts.rollback(now_ms, token, request)
+        return self._store.outbox.take()
+
+    def renew(self, now_ms: int, token: object, owner: str) -> list[Effect]:
+        self._attempts.renew(now_ms, token, owner)
+        return self._store.outbox.take()
+
+    def ending_attempts(self, owner: str) -> list[str]:
+        """Those whose markers are being written. `when_free` tells when they are."""
+        return self._attempts.ending(owner)
+
+    def id_of(self, transactional_id: str, producer: Producer) -> str:
+        """The id under which a producer's transaction is kept: that of an attempt, if its owner has lent it."""
+        return self._store.pools.attempt_of(transactional_id, producer.producer_id) or transactional_id
 
     # --- markers
 
@@ -159,12 +203,15 @@ class TransactionCoordinator:
             self._store.expire(now_ms)
             return
         kind, transactional_id = key
+        if kind == OWNER_TIMEOUT:
+            self._attempts.timed_out(now_ms, transactional_id)
+            return
         each = self._store.find(transactional_id)
         assert each is not None, "timers of an id are cancelled before it is forgotten"
         if kind == TIMEOUT:
             self._store.timed_out(now_ms, each)
         else:
-            self._store.complete_if_marked(now_ms, each)
+            self._store.write_completion(each)
 
     # --- start
 

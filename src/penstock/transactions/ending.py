@@ -117,6 +117,8 @@ def _result(each: TransactionalId | None, request: EndRequest) -> Result | None:
     if each.committed is None:
         return ProducerResult(error=ErrorCode.CONCURRENT_TRANSACTIONS)
     value, producer = each.committed, request.producer
+    if request.commit and value.is_lent:  # only its owner decides about an attempt
+        return ProducerResult(error=ErrorCode.INVALID_TXN_STATE)
     # In V2 this comes first: the client may have the next producer id already, which the markers are waited for.
     if each.is_busy and request.dialect is Dialect.V2:
         return ProducerResult(error=ErrorCode.CONCURRENT_TRANSACTIONS)

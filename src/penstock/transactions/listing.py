@@ -20,6 +20,8 @@ def describe(each: TransactionalId) -> TransactionDescription | None:
         timeout_ms=value.timeout_ms,
         start_ms=value.start_ms,
         partitions=each.unmarked if value.state in DECIDED else value.partitions,
+        owner=value.owner,
+        is_lent=value.is_lent,
     )
 
 

@@ -25,6 +25,7 @@ class Partitions:
 
         def written(now_ms: int, ok: bool) -> None:
             error = ErrorCode.NONE if ok else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self._store.touch(now_ms, value.owner)
             self._store.outbox.reply(token, ErrorResult(error=error))
 
         value = each.committed.with_partitions(now_ms, request.partitions, request.dialect)
@@ -48,7 +49,13 @@ class Partitions:
             return ErrorCode.NONE
         if len(request.partitions | value.partitions) > self._store.limits.max_transaction_partitions:
             return ErrorCode.POLICY_VIOLATION
-        return None
+        return ErrorCode.POLICY_VIOLATION if self._is_too_much(value, request) else None
+
+    def _is_too_much(self, value: Transaction, request: AddRequest) -> bool:
+        """An attempt: the decision about all attempts of its owner is one write."""
+        pool = self._store.pools.find(value.owner)
+        added = len(request.partitions - value.partitions)
+        return pool is not None and pool.partitions + added > self._store.limits.max_attempt_partitions
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]

@@ -10,7 +10,10 @@ understand it. `penstock.record_fields` says how fields are encoded.
                1   int64: the next producer id
                2   int16: the dialect of the client (its transaction version)
                3   int16: the next epoch of a two-phase commit (KIP-939), which is kept and not used, like all others
-            1000   int16: the last epoch. This one is our own: Kafka's tools step over tags that they do not know
+            1000   int16: the last epoch. This one and the next are our own: Kafka's tools step over tags that they do
+                   not know
+            1001   the owner of an attempt: its transactional id in UTF-8
+            1002   int64: the version for which an attempt is lent; of others, the last version that was committed
 
 A tagged field with its default (-1, the dialect 0) is left out. Kafka's older version of the value is read, too:
 
@@ -26,7 +29,7 @@ from collections.abc import Iterator
 
 from penstock.record_fields import FieldReader, compact_string, string, tagged_fields, varint
 from penstock.transactions.states import EMPTY, STORED, TransactionState
-from penstock.transactions.transaction import Transaction
+from penstock.transactions.transaction import NO_VERSION, Transaction
 from penstock.transactions.values import NO_EPOCH, NO_PRODUCER_ID, Dialect
 from penstock.types import TopicPartition
 
@@ -38,6 +41,8 @@ PREVIOUS_PRODUCER_ID_TAG = 0
 NEXT_PRODUCER_ID_TAG = 1
 DIALECT_TAG = 2
 LAST_EPOCH_TAG = 1000
+OWNER_TAG = 1001
+VERSION_TAG = 1002
 
 _HEAD = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
@@ -89,6 +94,10 @@ def _tags(value: Transaction) -> dict[int, bytes]:
         tags[DIALECT_TAG] = _INT16.pack(value.dialect)
     if value.last_epoch != NO_EPOCH:
         tags[LAST_EPOCH_TAG] = _INT16.pack(value.last_epoch)
+    if value.owner:
+        tags[OWNER_TAG] = value.owner.encode()
+    if value.version != NO_VERSION:
+        tags[VERSION_TAG] = _INT64.pack(value.version)
     return dict(sorted(tags.items()))
 
 
@@ -116,6 +125,8 @@ def decode_value(data: bytes) -> Transaction:
         next_producer_id=_take_int64(tags, NEXT_PRODUCER_ID_TAG),
         dialect=_take_int16(tags, DIALECT_TAG, Dialect.V1),
         last_epoch=_take_int16(tags, LAST_EPOCH_TAG, NO_EPOCH),
+        owner=_reader(tags.pop(OWNER_TAG, b"")).whole_text(),
+        version=_take_int64(tags, VERSION_TAG),
         other_tags=tuple(sorted(tags.items())),
     )
 

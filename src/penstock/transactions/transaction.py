@@ -14,6 +14,9 @@ The fields are those of Kafka's log, and one more: `last_epoch`. Rules about the
     client goes on as `next_producer_id` with epoch 0.
 
 Kafka does not store `last_epoch`, so there a repeated InitProducerId is fenced after a change of the coordinator.
+
+An attempt (`attempts.py`) is a producer of its *owner*, lent for one *version* of the owner's output. Its transaction
+has no timeout of its own while it is lent: the coordinator waits for its owner.
 """
 
 from typing import Any
@@ -23,6 +26,7 @@ import msgspec
 from penstock.transactions.states import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
+    DECIDED,
     EMPTY,
     IDLE,
     ONGOING,
@@ -38,6 +42,7 @@ from penstock.types import Producer, TopicPartition
 MAX_EPOCH = 32_767
 LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 NO_TIME = -1
+NO_VERSION = -1
 NEVER_MS = 2**31 - 1
 """The timeout of a transaction that an external coordinator ends (KIP-939): it is never aborted by time."""
 
@@ -59,6 +64,10 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: int = NO_EPOCH
     dialect: int = Dialect.V1
     """Of the client that made the last change: a number that Kafka defines, see `Dialect`."""
+    owner: str = ""
+    """The transactional id that lends this producer; empty if it is nobody's attempt."""
+    version: int = NO_VERSION
+    """An attempt: the version for which it is lent, or NO_VERSION. Others: the last version that is committed."""
     other_tags: tuple[tuple[int, bytes], ...] = ()
     """Tagged fields of versions that we do not know. They are kept."""
 
@@ -82,8 +91,12 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return producer.epoch != NO_EPOCH and producer == Producer(self.previous_producer_id, self.last_epoch)
 
     @property
+    def is_lent(self) -> bool:
+        return self.owner != "" and self.version != NO_VERSION
+
+    @property
     def times_out_ms(self) -> int | None:
-        if self.state is not ONGOING or self.timeout_ms == NEVER_MS:
+        if self.state is not ONGOING or self.timeout_ms == NEVER_MS or self.is_lent:
             return None
         return self.start_ms + self.timeout_ms
 
@@ -147,6 +160,16 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
             dialect=Dialect.V2,
         )
 
+    def taken_back(self, now_ms: int, *, commit: bool) -> "Transaction":
+        """The owner has decided about this attempt. Its task can write nothing more, and it may be lent again once its
+        markers are written."""
+        if self.state is not ONGOING:
+            epoch = min(self.epoch + 1, MAX_EPOCH)
+            return self.moved(EMPTY, now_ms, epoch=epoch, last_epoch=NO_EPOCH, version=NO_VERSION)
+        if not commit:
+            return self.fenced(now_ms, by_other=True)
+        return msgspec.structs.replace(self.ended_with_bump(now_ms, commit=True), last_epoch=NO_EPOCH)
+
     def completed(self, now_ms: int) -> "Transaction":
         """All markers are written. The client may have a new producer id from now on (4)."""
         done = COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT
@@ -169,4 +192,6 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     def moved(self, state: TransactionState, now_ms: int, **changes: Any) -> "Transaction":
         assert state in TRANSITIONS[self.state], f"{self.state.title} -> {state.title}"
         changes.setdefault("previous_producer_id", self.producer_id)
+        if self.owner and state in DECIDED:  # whoever has ended it: its task has it no longer
+            changes["version"] = NO_VERSION
         return msgspec.structs.replace(self, state=state, updated_ms=now_ms, **changes)

@@ -75,7 +75,56 @@ class ErrorResult(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorCode = ErrorCode.NONE
 
 
-Result = ProducerResult | ProducerIdNeeded | ErrorResult
+class LendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A task asks for a producer of its owner, to write a part of a version of the owner's output."""
+
+    owner: str
+    version: int
+    timeout_ms: int
+    """How long after the last sign of life of the owner its attempts are aborted."""
+    new_producer_id: int = NO_PRODUCER_ID
+    """As in InitRequest."""
+
+
+class LendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to LendRequest: an error, a producer, or that there is nothing to do."""
+
+    error: ErrorCode = ErrorCode.NONE
+    producer: Producer = NO_PRODUCER
+    is_committed: bool = False
+    """The version is committed already: nothing of it must be written again."""
+    busy: str = ""
+    """With CONCURRENT_TRANSACTIONS: another try is worth while when this id is free (`when_free`)."""
+
+
+class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner decides: these attempts are the version, all others are aborted."""
+
+    owner: str
+    version: int
+    winners: frozenset[Producer]
+    new_producer_id: int = NO_PRODUCER_ID
+    """As in InitRequest: for an owner that has decided nothing so far."""
+
+
+class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner gives up: all attempts of this version and of earlier ones are aborted."""
+
+    owner: str
+    version: int
+
+
+class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to CommitRequest and RollbackRequest."""
+
+    error: ErrorCode = ErrorCode.NONE
+    was_committed: bool = False
+    """An earlier request has committed this version or a later one."""
+    busy: str = ""
+    """As in LendResult."""
+
+
+Result = ProducerResult | ProducerIdNeeded | ErrorResult | LendResult | DecisionResult
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +165,9 @@ class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Of the open transaction or the last one; -1 if there was none since InitProducerId."""
     partitions: frozenset[TopicPartition]
     """While markers are written: those that have none yet."""
+    owner: str = ""
+    """The owner, if this is an attempt."""
+    is_lent: bool = False
 
 
 class TransactionListing(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ they do not know as fatal or, worse, as retriable for ever.
   TxnOffsetCommit in all versions, as in Kafka.
 - TRANSACTION_ABORTABLE: the client must abort this transaction and may go on with the next (KIP-890). Older versions
   get INVALID_TXN_STATE, which is fatal for them.
+- GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH: TxnOffsetCommit before version 6 knows only ILLEGAL_GENERATION for a member
+  that is none any more (KIP-1319).
 """
 
 from enum import IntEnum
@@ -43,6 +45,10 @@ KNOWS_ABORTABLE_FROM = {
 }
 
 
+KNOWS_GROUP_ERRORS_FROM = {TransactionApi.TXN_OFFSET_COMMIT: 6}
+_GROUP_ERRORS = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH})
+
+
 def is_fencing(error: ErrorCode) -> bool:
     """Whether the client was refused because another one has taken over: it must stop."""
     return error is ErrorCode.PRODUCER_FENCED
@@ -55,4 +61,6 @@ def wire_error(error: ErrorCode, api: TransactionApi, version: int) -> ErrorCode
         return error if first is not None and version >= first else ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE_FROM[api]:
         return ErrorCode.INVALID_TXN_STATE
+    if error in _GROUP_ERRORS and version < KNOWS_GROUP_ERRORS_FROM.get(api, 0):
+        return ErrorCode.ILLEGAL_GENERATION
     return error

@@ -4,10 +4,12 @@ import pickle
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from penstock import Broker
 from penstock.client import Refused
 from penstock.client.wire import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, FoundOffset
+from penstock.config import GroupSettings
 from penstock.errors import ConfigError, ErrorCode
 from penstock.types import TopicPartition
 from tests.client.wire.conftest import Connect, impatient
@@ -114,6 +116,21 @@ def test_committed_offsets_are_read_back(cluster: Cluster, unique: Unique) -> No
     cluster.commit(group, {first: 6})
     cluster.commit(group, {})
     assert cluster.committed(group) == {first: 6, second: 7}
+
+
+def test_offsets_that_are_committed_for_a_time_expire_and_their_group_with_them(
+    connect: Connect, unique: Unique
+) -> None:
+    with Broker(groups=GroupSettings(offsets_retention_check_interval_ms=50)) as broker:
+        cluster = connect(broker.bootstrap_servers)
+        group, tp = unique("group"), TopicPartition(unique("orders"), 0)
+        cluster.create_topic(tp.topic)
+        cluster.commit(group, {tp: 5}, retention_ms=3_600_000)
+        assert cluster.committed(group) == {tp: 5}
+        cluster.commit(group, {tp: 6}, retention_ms=1)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        while group in {each.group_id for each in admin.list_consumer_groups().result(20).valid}:
+            assert cluster.committed(group) in ({tp: 6}, {})
 
 
 def test_committing_for_a_topic_that_is_missing_is_refused(broker: Broker, connect: Connect) -> None:

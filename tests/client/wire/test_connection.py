@@ -81,7 +81,7 @@ def test_a_broker_that_refuses_our_api_versions_is_asked_in_version_0() -> None:
     with _RefusingBroker(refusal) as fake:
         opened = open_to(fake.address)
         assert opened.version_of(ApiKey.METADATA) == 5
-        assert [request.version for request in fake.asked(ApiKey.API_VERSIONS)] == [4, 0]
+        assert [request.version for request in fake.asked(ApiKey.API_VERSIONS)] == [5, 0]
         opened.close()
 
 

@@ -225,6 +225,18 @@ def test_a_group_with_members_refuses_commits_from_outside(connect: Connect) -> 
         assert len(fake.asked(ApiKey.OFFSET_COMMIT)) == 1
 
 
+@pytest.mark.parametrize(("first", "used"), [(2, 4), (5, 9)], ids=["can expire", "cannot"])
+def test_a_commit_that_expires_uses_a_version_that_can_say_so_if_there_is_one(
+    connect: Connect, first: int, used: int
+) -> None:
+    with FakeBroker({ApiKey.API_VERSIONS: lambda _: versions(offset_commit=(first, 9))}) as fake:
+        fake.teach(ApiKey.FIND_COORDINATOR, in_turn(coordinator(fake)))
+        fake.teach(ApiKey.OFFSET_COMMIT, in_turn(committed_as(ErrorCode.NONE)))
+        connect(fake.address).commit("g", {PLACE: 1}, retention_ms=60_000)
+        (request,) = fake.asked(ApiKey.OFFSET_COMMIT)
+        assert request.version == used
+
+
 @pytest.mark.parametrize(("fetch_version", "find_version"), [(2, 0), (7, 3), (9, 6)])
 def test_committed_offsets_are_read_in_every_shape(
     connect: Connect, fetch_version: int, find_version: int

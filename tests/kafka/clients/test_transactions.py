@@ -192,8 +192,10 @@ def committed_offset(broker: Broker, group: str, topic: str) -> int:
 # --- aiokafka
 
 
-async def aio_producer(broker: Broker, transactional_id: str) -> AIOKafkaProducer:
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=transactional_id)
+async def aio_producer(broker: Broker, transactional_id: str, **settings: Any) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=transactional_id, **settings
+    )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await producer.start()
     return producer
@@ -244,6 +246,24 @@ def test_aiokafka_is_fenced_by_a_second_instance(broker: Broker, topics: list[st
     expect_everywhere(broker, topics, "a")
 
 
+def test_aiokafka_is_told_that_its_transaction_timed_out(
+    broker: Broker, topics: list[str], unique: Unique
+) -> None:
+    async def act() -> None:
+        producer = await aio_producer(broker, unique("aio"), transaction_timeout_ms=1000)
+        try:
+            await producer.begin_transaction()
+            await aio_send(producer, topics, "late")
+            await asyncio.to_thread(expect_ended, broker, topics)
+            with pytest.raises(aiokafka.errors.KafkaError):
+                await producer.commit_transaction()
+        finally:
+            await producer.stop()
+
+    run(act())
+    expect_everywhere(broker, topics)
+
+
 def test_aiokafka_commits_offsets_with_its_transaction(
     broker: Broker, topics: list[str], unique: Unique
 ) -> None:
@@ -268,11 +288,12 @@ def test_aiokafka_commits_offsets_with_its_transaction(
 # --- kafka-python
 
 
-def python_producer(broker: Broker, transactional_id: str) -> KafkaProducer:
+def python_producer(broker: Broker, transactional_id: str, **settings: Any) -> KafkaProducer:
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         transactional_id=transactional_id,
         max_block_ms=PATIENCE_MS,
+        **settings,
     )
     producer.init_transactions()
     return producer
@@ -316,6 +337,21 @@ def test_kafka_python_is_fenced_by_a_second_instance(
         first.close(timeout=0)
         second.close()
     expect_everywhere(broker, topics, "a")
+
+
+def test_kafka_python_is_told_that_its_transaction_timed_out(
+    broker: Broker, topics: list[str], unique: Unique
+) -> None:
+    producer = python_producer(broker, unique("python"), transaction_timeout_ms=1000)
+    try:
+        producer.begin_transaction()
+        python_send(producer, topics, "late")
+        expect_ended(broker, topics)
+        with pytest.raises(kafka.errors.KafkaError):
+            producer.commit_transaction()
+    finally:
+        producer.close(timeout=0)
+    expect_everywhere(broker, topics)
 
 
 def test_kafka_python_commits_offsets_with_its_transaction(

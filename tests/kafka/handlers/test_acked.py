@@ -76,9 +76,10 @@ def index_of(group: str) -> int:
 
 
 def group_at(trio: Trio, unique: Unique, node_id: int) -> str:
-    """A name that this node coordinates."""
-    names = (unique("group") for _ in range(100))
-    return next(name for name in names if trio.leader(OFFSETS_TOPIC, index_of(name)) == node_id)
+    """A name that this node coordinates: each has one of the three partitions."""
+    index = node_id - 1
+    hand_over(trio, OFFSETS_TOPIC, node_id, index)
+    return next(name for name in (unique("group") for _ in range(1000)) if index_of(name) == index)
 
 
 def commit(trio: Trio, group: str, topic: str, offset: int) -> None:

@@ -131,7 +131,7 @@ def test_every_advertised_api_has_a_handler_and_the_codec_knows_its_versions() -
         assert known_low <= low <= high <= known_high, ApiKey(key)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_is_answered_in_every_version(client: RawClient, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     client.request(ApiKey.API_VERSIONS, version, request)

@@ -211,6 +211,18 @@ def _describe_share_group(request: Any, existing: ExistingResources) -> None:
         request.groups[0].group_id = _own_group(existing)
 
 
+def _as_consumer_group(request: Any, existing: ExistingResources) -> None:
+    """A member joins a group that has no other members."""
+    request.group_id, request.member_id = f"{existing.group}-consumer", existing.member
+    request.member_epoch, request.rebalance_timeout_ms, request.topic_partitions = 0, 60_000, []
+
+
+def _describe_consumer_group(request: Any, existing: ExistingResources) -> None:
+    joining = filled(ApiKey.CONSUMER_GROUP_HEARTBEAT, existing)
+    existing.client.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, joining)
+    request.group_ids = [f"{existing.group}-consumer"]
+
+
 def _not_transactional(request: Any, existing: ExistingResources) -> None:
     request.transactional_id = None
 
@@ -235,6 +247,8 @@ ADAPTATIONS: dict[ApiKey, Callable[[Any, ExistingResources], None]] = {
     ApiKey.SHARE_ACKNOWLEDGE: _acknowledge,
     ApiKey.SHARE_GROUP_HEARTBEAT: _as_share_group,
     ApiKey.SHARE_GROUP_DESCRIBE: _describe_share_group,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _as_consumer_group,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_group,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,

@@ -61,6 +61,24 @@ def test_only_the_leader_serves_writes_and_reads(trio: Trio, topic: str) -> None
             assert end_of_epoch(client, topic, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_fetch_session_hears_that_its_partition_has_moved(trio: Trio, topic: str) -> None:
+    leader = trio.leader(topic)
+    successor = others(trio, leader)[0]
+    with trio.client(leader) as client:
+        request = fetch_request(topic, 0)
+        request.session_epoch = 0
+        opened = ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse)
+        assert opened.responses[0].partitions[0].error_code == ErrorCode.NONE
+        going_on = fetch.FetchRequest(
+            max_wait_ms=600_000, min_bytes=1, session_id=opened.session_id, session_epoch=1
+        )
+        client.request(ApiKey.FETCH, 12, going_on)
+        trio.hand_over(topic, successor)
+        _, moved = client.answer(ApiKey.FETCH, 12)
+    assert isinstance(moved, fetch.FetchResponse)
+    assert moved.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_every_node_returns_the_same_leader_and_replicas(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     trio.eventually(lambda: len(trio.replica(leader, topic).replica.in_sync_nodes()) == 3)

@@ -54,7 +54,6 @@ NOT_ANSWERED_BY_NAME = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: "each is refused",
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "each is a change",
     ApiKey.DESCRIBE_QUORUM: "answers for one topic",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "is refused",
     ApiKey.LIST_CONFIG_RESOURCES: "types become a set",
     ApiKey.CREATE_ACLS: "rules become a set; bounded by limits.max_acls",
     ApiKey.DELETE_ACLS: "filters, at most MAX_FILTERS",

@@ -263,7 +263,7 @@ def test_a_groups_configs_are_set_shown_and_unset(admin: AdminClient, unique: Un
     ("name", "value", "words"),
     [
         (LOCK, "1", "expected a whole number from 1000"),
-        ("consumer.session.timeout.ms", "45000", "consumer groups take their times from their clients"),
+        ("streams.session.timeout.ms", "45000", "there is no streams group protocol here"),
         ("share.lock.ms", "1000", "Unknown group config name: share.lock.ms"),
         ("share.session.timeout.ms", "5000", "not below share.session.timeout.ms"),
     ],

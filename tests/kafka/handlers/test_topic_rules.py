@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
-from penstock.batch import Record, build_batch, check_produced
+from penstock.batch import Record, build_batch, check_produced, compress
 from penstock.batch.checksum import crc32c
 from penstock.batch.compression import LZ4, NONE, ZSTD
 from penstock.config import TopicConfig
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import BatchError, ErrorCode, KafkaError, RefusedRecords
 from penstock.kafka.handlers import topic_rules
 from penstock.kafka.handlers.topic_rules import INFLATED_BYTES_PER_REQUEST, INFLATION_MAX, TopicRules
 
@@ -71,3 +71,51 @@ def test_a_compressed_batch_is_opened_only_if_it_claims_more_records_than_bytes(
     assert len(dense) < 50_000  # only empty records pack so well, and only very many of them
     apply(dense, rules)
     assert INFLATED_BYTES_PER_REQUEST - rules.bytes_left > 50_000 * 7
+
+
+# --- max.decompressed.message.bytes
+
+SMALL = TopicConfig(max_decompressed_message_bytes=1_000)
+
+
+def apply_small(batch: bytes, rules: TopicRules) -> None:
+    rules.apply(memoryview(batch), check_produced(memoryview(batch)), SMALL, NOW_MS)
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZSTD])
+def test_records_that_are_too_large_when_they_are_unpacked_are_refused_by_name(compression: int) -> None:
+    rows = [Record(index, NOW_MS, b"k", b"v" * (2_000 if index == 3 else 20)) for index in range(50)]
+    with pytest.raises(RefusedRecords, match=r"1 of 50 records are refused; record 3") as refused:
+        apply_small(build_batch(rows, compression=compression), TopicRules())
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+    assert list(refused.value.reasons) == [3]
+
+
+def test_the_size_counts_for_each_record_and_not_for_their_batch() -> None:
+    rules = TopicRules()
+    apply_small(build_batch(ROWS, compression=LZ4), rules)
+    assert rules.bytes_left < INFLATED_BYTES_PER_REQUEST, "the batch was opened"
+
+
+def test_a_batch_that_is_not_compressed_has_only_the_bound_of_its_whole_size() -> None:
+    apply_small(build_batch([Record(0, NOW_MS, b"k", b"v" * 2_000)]), TopicRules())
+
+
+def test_a_request_has_so_many_records_whose_sizes_are_read() -> None:
+    rules = TopicRules(sizes_left=60)
+    batch = build_batch(ROWS, compression=LZ4)
+    apply_small(batch, rules)
+    with pytest.raises(KafkaError, match="send smaller requests") as refused:
+        apply_small(batch, rules)
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_records_that_do_not_parse_are_refused() -> None:
+    header = bytearray(build_batch(ROWS, compression=NONE)[:61])
+    payload = compress(LZ4, b"\xff" * 2_000)
+    batch = bytearray(header + payload)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, LZ4)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    with pytest.raises(BatchError, match="do not parse"):
+        apply_small(bytes(batch), TopicRules())

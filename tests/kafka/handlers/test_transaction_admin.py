@@ -1,5 +1,6 @@
 """Transactions as operators see them, and the markers that operators write."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,10 +10,12 @@ from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import describe_producers, describe_transactions, list_transactions
 from penstock.kafka.wire.messages import write_txn_markers as markers
+from penstock.log import Appended
+from penstock.node import Partition
 from tests.kafka.committed_records import committed_values, last_stable_offset
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask, create
-from tests.kafka.transactional_producer import TIMEOUT_MS, TransactionalProducer
+from tests.kafka.transactional_producer import TIMEOUT_MS, TransactionalProducer, persist
 
 Unique = Callable[[str], str]
 
@@ -117,16 +120,28 @@ def test_a_producer_is_described_with_the_start_of_its_transaction(
 # --- WriteTxnMarkers
 
 
-def write_marker(client: RawClient, producer: TransactionalProducer, topic: str, *, version: int = 1) -> int:
+def write_markers(
+    client: RawClient,
+    producer: TransactionalProducer,
+    *topics: str,
+    version: int = 1,
+    coordinator_epoch: int = 0,
+) -> list[int]:
+    """The codes for partition 0 of each topic."""
     marker = markers.WritableTxnMarker(
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         transaction_result=False,
-        topics=[markers.WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
+        coordinator_epoch=coordinator_epoch,
+        topics=[markers.WritableTxnMarkerTopic(name=topic, partition_indexes=[0]) for topic in topics],
     )
     request = markers.WriteTxnMarkersRequest(markers=[marker])
     answer = ask(client, ApiKey.WRITE_TXN_MARKERS, version, request, markers.WriteTxnMarkersResponse)
-    return answer.markers[0].topics[0].partitions[0].error_code
+    return [topic.partitions[0].error_code for topic in answer.markers[0].topics]
+
+
+def write_marker(client: RawClient, producer: TransactionalProducer, topic: str, *, version: int = 1) -> int:
+    return write_markers(client, producer, topic, version=version)[0]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -157,3 +172,40 @@ def test_a_marker_without_a_producer_is_refused(
 ) -> None:
     producer.producer_id = -1
     assert write_marker(client, producer, topic) == ErrorCode.INVALID_REQUEST
+
+
+def test_the_marker_of_an_operator_does_not_keep_the_coordinator_from_ending_the_next_transaction(
+    client: RawClient, topic: str, producer: TransactionalProducer
+) -> None:
+    """The operator may name any coordinator epoch."""
+    assert write_markers(client, producer, topic, coordinator_epoch=2**31 - 1) == [ErrorCode.NONE]
+    producer.finish(commit=True)
+    producer.write(topic, "b")
+    producer.finish(commit=True)
+    persist(lambda: producer.add(topic))  # once more: the markers are written
+    assert committed_values(client, topic) == ["b"]
+
+
+def test_the_markers_of_one_request_are_waited_for_together(
+    client: RawClient,
+    topic: str,
+    producer: TransactionalProducer,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one is only committed when the second one is waited for."""
+    other = unique("payments")
+    create(client, other, replicas=1)
+    committed_at, waiting = Partition.committed_at, dict[str, asyncio.Future[None]]()
+
+    def held(partition: Partition, appended: Appended) -> asyncio.Future[None] | None:
+        if partition.name.topic not in (topic, other):
+            return committed_at(partition, appended)
+        waiting[partition.name.topic] = asyncio.get_running_loop().create_future()
+        if len(waiting) == 2:
+            for future in waiting.values():
+                future.set_result(None)
+        return waiting[partition.name.topic]
+
+    monkeypatch.setattr(Partition, "committed_at", held)
+    assert write_markers(client, producer, topic, other) == [ErrorCode.NONE, ErrorCode.NONE]

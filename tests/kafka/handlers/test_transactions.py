@@ -356,6 +356,24 @@ def end_before_the_first_answer(node: Node, producer: TransactionalProducer) -> 
     return asked
 
 
+def test_while_its_coordinator_loads_a_client_waits_and_looks_for_no_other() -> None:
+    """NOT_COORDINATOR would send it from node to node, and INVALID_PRODUCER_ID_MAPPING would end it."""
+    with Broker(http=None) as broker, RawClient(broker) as client:
+        create(client, "t", replicas=1)
+        producer = TransactionalProducer(client, "p")
+        producer.begin()
+        producer.write("t", "a")
+        service: Any = broker._thread.service
+        cores = service.node.transactions.cores
+        host = cores.get(cores.index_of("p"))
+        host.is_ready, host.is_loading = False, True
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert [producer.init(), producer.add("t"), producer.end(commit=True)] == [loading] * 3
+        host.is_ready, host.is_loading = True, False
+        producer.finish(commit=True)
+        wait_until(lambda: committed_values(client, "t") == ["a"])
+
+
 # --- restarts
 
 

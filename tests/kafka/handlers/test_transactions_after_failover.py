@@ -67,9 +67,7 @@ async def commit(node: Node, group_id: str, producer: Producer, where: TopicPart
 
 
 async def end(node: Node, index: int, producer: Producer, *, commits: bool) -> None:
-    producer_id, epoch = producer
-    marker = EndMarker(commits, 3)
-    appended = node.groups.write_marker(index, marker, producer_id=producer_id, producer_epoch=epoch)
+    appended = node.groups.cores.write_marker(index, EndMarker(commits, 3), producer)
     committed = node.leader(OFFSETS_TOPIC, index).committed_at(appended)
     if committed is not None:
         await committed

@@ -1,4 +1,4 @@
-"""Kafka's command line tools, which log in at a secured node."""
+"""Kafka's command line tools. Most tests let them log in at a secured node."""
 
 import subprocess
 from pathlib import Path
@@ -9,6 +9,7 @@ from tests.secured import PASSWORDS, SecuredNode
 
 ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
 class Done(NamedTuple):
@@ -40,7 +41,11 @@ def run_tool(
     settings = folder / f"{user}.properties"
     lines = (f"{name}={value}\n" for name, value in properties(node, user, password).items())
     settings.write_text("".join(lines))
-    options = ["--bootstrap-server", node.address("tls"), "--command-config", str(settings)]
-    command = java(main, *options, *arguments)
+    return run_at(node.address("tls"), main, "--command-config", str(settings), *arguments)
+
+
+def run_at(bootstrap_servers: str, main: str, *arguments: str) -> Done:
+    """Without a login."""
+    command = java(main, "--bootstrap-server", bootstrap_servers, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return Done(done.returncode, done.stdout + done.stderr)

@@ -96,7 +96,7 @@ def test_a_newer_api_versions_is_answered_in_version_0_with_the_known_range(brok
         assert isinstance(answer, ApiVersionsResponse)
         assert correlation == 7
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 4)]
+        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 5)]
 
 
 def test_a_frame_in_single_bytes_is_answered_like_any_other(broker: Broker) -> None:

@@ -30,6 +30,8 @@ INT_RANGES = {
     "int64": (-(2**63), 2**63 - 1),
 }
 RENAMED = {"enable2_pc": "enable_2pc"}
+RENAMED_SINCE = {("TxnOffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}
+"""Fields to which Kafka has given another name since the version that kio was made from."""
 MILLISECOND = datetime.timedelta(milliseconds=1)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -134,9 +136,9 @@ def to_ours(instance: object, cls: type[Message]) -> Message:
     values = {}
     for field in dataclasses.fields(typing.cast(typing.Any, instance)):
         kind = field.metadata.get("kafka_type", "")
-        name = RENAMED.get(field.name, field.name) + (
-            "_ms" if kind.startswith(("timedelta", "datetime")) else ""
-        )
+        name = RENAMED_SINCE.get((cls.__name__, field.name)) or RENAMED.get(field.name, field.name)
+        if kind.startswith(("timedelta", "datetime")):
+            name += "_ms"
         values[name] = our_value(getattr(instance, field.name), kind, rows[name])
     return cls(**values)
 

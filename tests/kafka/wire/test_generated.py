@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import penstock.kafka.wire.messages
 from penstock.kafka.wire import ApiKey, request_class, response_class
 from penstock.kafka.wire.schema import Message, default_of
@@ -12,7 +14,9 @@ from penstock.kafka.wire.schema import Message, default_of
 ROOT = pathlib.Path(__file__).parents[3]
 
 
+@pytest.mark.long
 def test_message_files_match_the_generator() -> None:
+    """Needs the network or Maven's own cache, for the jar with Kafka's schemas."""
     spec = importlib.util.spec_from_file_location("generate_messages", ROOT / "tools/generate_messages.py")
     generator = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = generator

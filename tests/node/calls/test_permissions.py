@@ -21,6 +21,7 @@ REFUSED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 HANDLERS_CHECK = {
     "forward": "the Kafka handler checks, as if the client were connected with this node",

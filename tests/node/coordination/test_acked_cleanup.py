@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from struct import pack
 from uuid import uuid4
 
-from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import NewTopic, decisions
+from penstock.batch import EndMarker, Record, build_batch, check_batch
+from penstock.cluster import OFFSETS_TOPIC, NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
@@ -26,6 +26,7 @@ from penstock.node import Node, Partition
 from penstock.node.calls import BROKER
 from penstock.node.queues import Acknowledgement
 from penstock.queue import AckKind
+from penstock.types import Producer
 
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -47,6 +48,7 @@ class CleanupHarness:
     def __init__(self, node: Node, clock: SetClock) -> None:
         self.node = node
         self.clock = clock
+        self._epoch = 0
 
     @property
     def partition(self) -> Partition:
@@ -65,9 +67,33 @@ class CleanupHarness:
             partition.append(batch, check_batch(batch))
         await self.node.storage.flusher.drain()
 
-    async def commit(self, group: str, offset: int, *, index: int = 0, ttl_ms: int = -1) -> None:
+    async def write_transaction(self, *, commit: bool) -> None:
+        """A record of a transaction, and its marker."""
+        rows = [Record(0, self.clock.now_ms, None, bytes(100), ())]
+        batch = memoryview(
+            bytearray(
+                build_batch(
+                    rows, producer_id=7, producer_epoch=self._epoch, base_sequence=0, transactional=True
+                )
+            )
+        )
+        self.partition.append(batch, check_batch(batch))
+        self._epoch += 1
+        marker = EndMarker(commit, 1)
+        self.partition.append_marker(marker, producer_id=7, producer_epoch=self._epoch)
+        await self.node.storage.flusher.drain()
+
+    async def commit(
+        self,
+        group: str,
+        offset: int,
+        *,
+        index: int = 0,
+        ttl_ms: int = -1,
+        producer: Producer | None = None,
+    ) -> None:
         row = OffsetToCommit(topic="t", partition=index, offset=offset, metadata="")
-        request = CommitRequest(group_id=group, offsets=(row,), retention_ms=ttl_ms)
+        request = CommitRequest(group_id=group, offsets=(row,), retention_ms=ttl_ms, producer=producer)
         result = await self.node.groups.commit(request)
         assert list(result.errors.values()) == [ErrorCode.NONE]
 
@@ -374,3 +400,54 @@ def test_a_memory_topic_accepts_batches_larger_than_its_segments() -> None:
         assert harness.partition.log.size_bytes < 4 * MEBIBYTE
 
     play(act, penstock_storage="memory", max_message_bytes=str(8 * MEBIBYTE))
+
+
+# --- transactions
+
+
+def test_markers_and_aborted_records_are_deleted_like_records_that_were_acked() -> None:
+    """0 record  1 record of a transaction  2 commit  3 aborted record  4 abort"""
+
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(1)
+        await harness.write_transaction(commit=True)
+        await harness.write_transaction(commit=False)
+        await harness.commit("group", 2)  # behind the last record, before the marker
+        assert await harness.clean() == 2
+        await harness.commit("group", 5)
+        assert await harness.clean() == 5
+        assert harness.partition.high_watermark == 5
+
+    play(act)
+
+
+def test_offsets_of_an_open_transaction_release_no_record() -> None:
+    async def act(harness: CleanupHarness) -> None:
+        await harness.write(10)
+        await harness.commit("group", 2)
+        producer = Producer(7, 0)
+        await harness.commit("group", 9, producer=producer)
+        assert await harness.clean() == 2
+        node = harness.node
+        offsets = node.leader(OFFSETS_TOPIC, node.groups.cores.index_of("group"))
+        node.led_transactions.write_marker(offsets, producer, EndMarker(True, 1))
+        await harness.node.storage.flusher.drain()
+        assert await harness.clean() == 9
+
+    play(act)
+
+
+def test_a_queue_releases_markers_and_those_behind_its_last_record() -> None:
+    """0 commit's record  1 commit  2 record  3 record of a transaction  4 commit"""
+
+    async def act(harness: CleanupHarness) -> None:
+        await open_queue(harness, "workers")
+        await harness.write_transaction(commit=True)
+        await harness.write(1)
+        await harness.write_transaction(commit=True)
+        await accept(harness, "workers", 0, 0)
+        assert await harness.clean() == 2
+        await accept(harness, "workers", 2, 3)
+        assert await harness.clean() == 5
+
+    play(act)

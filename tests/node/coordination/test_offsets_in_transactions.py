@@ -56,12 +56,7 @@ async def commit(
 
 
 def end(node: Node, producer: Producer, *, commits: bool, coordinator_epoch: int = 0) -> Appended:
-    return node.groups.write_marker(
-        0,
-        EndMarker(commits, coordinator_epoch),
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-    )
+    return node.groups.cores.write_marker(0, EndMarker(commits, coordinator_epoch), producer)
 
 
 async def ended(node: Node, producer: Producer, *, commits: bool) -> None:

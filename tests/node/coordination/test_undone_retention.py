@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from penstock.batch import Record, build_batch, check_batch
+from penstock.batch import EndMarker, Record, build_batch, check_batch
 from penstock.cluster import STATE_TOPIC, NewTopic, TopicConfigsChanged, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
@@ -49,6 +49,7 @@ class Harness:
         self.node = node
         self.clock = clock
         self.events = events
+        self._sequence = 0
 
     @property
     def partition(self) -> Partition:
@@ -71,6 +72,24 @@ class Harness:
             batch = build_batch([Record(0, self.clock.now_ms, None, bytes(100), tuple(rows))])
             changed = memoryview(bytearray(batch))
             self.partition.append(changed, check_batch(changed))
+        await self.node.storage.flusher.drain()
+
+    async def write_transaction(self, *, commit: bool) -> None:
+        """A record of a transaction, and its marker."""
+        batch = memoryview(
+            bytearray(
+                build_batch(
+                    [Record(0, self.clock.now_ms, None, bytes(100), ())],
+                    producer_id=7,
+                    producer_epoch=0,
+                    base_sequence=self._sequence,
+                    transactional=True,
+                )
+            )
+        )
+        self._sequence += 1
+        self.partition.append(batch, check_batch(batch))
+        self.partition.append_marker(EndMarker(commit, 1), producer_id=7, producer_epoch=0)
         await self.node.storage.flusher.drain()
 
     async def queue(self, name: str = "workers", start: int = 0) -> QueueDriver:
@@ -170,6 +189,25 @@ def test_settled_messages_are_kept_for_replay_until_they_expire() -> None:
         await harness.accept(await harness.queue(), 0, 3)
         assert await harness.tidy(days=6) == 0
         assert await harness.tidy(days=2) == 4
+
+    play(act)
+
+
+def test_markers_between_and_behind_undone_messages_hold_nothing_back() -> None:
+    """0 record of a transaction  1 commit  2 record of a transaction  3 commit  4 record"""
+
+    async def act(harness: Harness) -> None:
+        await harness.write_transaction(commit=True)
+        await harness.write_transaction(commit=True)
+        await harness.write(1)
+        driver = await harness.queue()
+        await harness.accept(driver, 0, 0)
+        assert await harness.tidy(days=8) in (1, 2), "the marker goes with the record before or behind it"
+        driver = await harness.reopened(driver)
+        await harness.accept(driver, 2, 2)
+        await harness.accept(driver, 4, 4)
+        assert await harness.tidy() == 5
+        assert harness.held == []
 
     play(act)
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.cluster import ClusterState, MetadataRecord, NewTopic, decisions, encode_record
 from penstock.config import Address, NodeConfig
-from penstock.errors import CorruptLog, NotExecuted, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError
 from penstock.node import Node
 from penstock.node.coordination.internal_topic import append_records
 from penstock.node.metadata import metadata_log
@@ -200,5 +200,27 @@ def test_damage_that_is_found_in_a_later_slice_stops_the_replica(monkeypatch: py
             await node.metadata.change(lambda _: records)
         assert isinstance(node.metadata.partition.offline_reason, CorruptLog)
         assert len(node.metadata.state.topics) == 1
+
+    play(scenario)
+
+
+def test_a_stop_gives_up_a_change_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other nodes may have stopped before: nothing is committed any more."""
+    monkeypatch.setattr(metadata_log, "STOP_SECONDS", 0.0)
+
+    async def scenario(node: Node) -> None:
+        begun = asyncio.Event()
+
+        async def decide() -> list[MetadataRecord]:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+            return []
+
+        change = asyncio.ensure_future(node.metadata.change(lambda _: decide()))
+        await begun.wait()
+        await asyncio.wait_for(node.metadata.stop(), 60)
+        with pytest.raises(KafkaError, match="this node stops") as refused:
+            await change
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
     play(scenario)

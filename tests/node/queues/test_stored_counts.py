@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import uuid4
 
-from penstock.batch import Record, build_batch, check_batch
+from penstock.batch import EndMarker, Record, build_batch, check_batch
 from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.node import Node
@@ -87,6 +87,26 @@ def test_a_queue_without_a_driver_has_the_numbers_of_its_stored_state(tmp_path: 
     play(tmp_path, come_back)
 
 
+def test_markers_of_transactions_behind_the_last_message_are_not_counted(tmp_path: Path) -> None:
+    async def work(node: Node) -> None:
+        await create(node)
+        await work_on_five(node)
+
+    async def come_back(node: Node) -> None:
+        partition = node.leader("jobs", 0)
+        for _ in range(2):
+            await publish(node, 1)
+            marker = partition.append_marker(EndMarker(True, 0), producer_id=7, producer_epoch=0)
+            committed = partition.committed_at(marker)
+            if committed is not None:
+                await committed
+        found = await described(node)
+        assert (found.undone, found.available, found.end_offset) == (4, 4, 9)
+
+    play(tmp_path, work)
+    play(tmp_path, come_back)
+
+
 def test_messages_that_retention_deleted_are_not_counted(tmp_path: Path) -> None:
     async def work(node: Node) -> None:
         await create(node)
@@ -141,7 +161,7 @@ def test_other_work_goes_on_while_a_long_state_is_counted(tmp_path: Path) -> Non
 async def save(node: Node, key: QueueKey, chunks: int) -> None:
     """Stored state in which every other message is done."""
     store = node.queues.manager._store
-    fence, _ = await store.claim(key, 1)
+    fence = (await store.claim(key, 1)).fence
     chunk = encode_chunk(bytearray((UNREAD, DONE)) * (CHUNK_SIZE // 2), bytearray(CHUNK_SIZE))
     parts = [(chunk_suffix(number), chunk) for number in range(chunks)]
     await store.save(key, fence, 1, [(HEAD_SUFFIX, encode_head(Head(Term(1), 0))), *parts])

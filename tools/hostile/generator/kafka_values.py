@@ -88,7 +88,7 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "replication_factor": (-1, 1),
     "resource_name": (*TOPICS, *GROUPS, "1", ""),
     "resource_type": (2, 4, 8, 32),
-    "session_epoch": (-1, 0),
+    "session_epoch": (-1, 0, 1, 2),
     "session_id": (0,),
     "session_timeout_ms": (10_000,),
     "share_session_epoch": (0, 1, -1),

@@ -10,13 +10,23 @@ if TYPE_CHECKING:
     from penstock.client.aio.admin import AsyncAdmin
     from penstock.client.aio.client import AsyncClient
     from penstock.client.aio.streams import AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
+    from penstock.client.aio.transactions import AsyncTransaction
 
-__all__ = ["AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"]
+__all__ = [
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncSubscription",
+    "AsyncTransaction",
+]
 
 _MODULES = {
     "admin": ("AsyncAdmin",),
     "client": ("AsyncClient",),
     "streams": ("AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"),
+    "transactions": ("AsyncTransaction",),
 }
 
 

@@ -19,9 +19,17 @@ from typing import Any, Self
 from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.streams import AsyncQueue, AsyncSubscription
 from penstock.client.aio.threads import call_in_thread
+from penstock.client.aio.transactions import AsyncTransaction
 from penstock.client.aio.workers import AsyncWorkerPool
-from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, payload, wait_seconds
-from penstock.client.base import CALL_SECONDS, FLUSH_SECONDS, GRACE_SECONDS, PUBLISH_SECONDS, BaseClient
+from penstock.client.arguments import UNSET, Headers, Seconds, Text, Unset, as_ms, payload, wait_seconds
+from penstock.client.base import (
+    CALL_SECONDS,
+    FLUSH_SECONDS,
+    GRACE_SECONDS,
+    PUBLISH_SECONDS,
+    TRANSACTION_SECONDS,
+    BaseClient,
+)
 from penstock.client.base_streams import CLOSE_SECONDS
 from penstock.client.calls import Reply, call_timed_out, error_reply
 from penstock.client.errors import ClientError
@@ -132,6 +140,17 @@ class AsyncClient(
                     replies.end(call)
         except TimeoutError:
             raise call_timed_out(topic, timeout_s) from None
+
+    # --- transactions
+
+    def transaction(
+        self, transactional_id: str, *, timeout: Seconds = TRANSACTION_SECONDS
+    ) -> AsyncTransaction:
+        """Messages, offsets of groups, and jobs of queues that count together, or not at all: `async with` it. An id
+        has one transaction at a time; a client that uses the id later takes it over, and the one before is fenced. The
+        broker aborts a transaction that takes longer than `timeout` seconds."""
+        self._check_open()
+        return AsyncTransaction(self._transactional_ids, transactional_id, as_ms("timeout", timeout))
 
     # --- workers
 

@@ -12,7 +12,7 @@ from penstock.client.errors import Refused, lacking
 from penstock.client.wire.connection import Connection, expect
 from penstock.client.wire.connection_pool import ConnectionPool
 from penstock.client.wire.coordinators import KeyType, find_coordinator
-from penstock.client.wire.group_offsets import GroupOffsets
+from penstock.client.wire.group_offsets import BROKER_RETENTION, GroupOffsets
 from penstock.client.wire.list_offsets import FoundOffset, OffsetSearch
 from penstock.client.wire.retry import retrying
 from penstock.client.wire.settings import ClientSettings, ServerAddress
@@ -126,6 +126,10 @@ class Cluster:
         """The node id of the broker that coordinates the transactions of this id."""
         return find_coordinator(self._pool, KeyType.TRANSACTION, transactional_id)
 
+    def group_coordinator_once(self, group: str) -> int:
+        """The node id of the broker that coordinates this group."""
+        return find_coordinator(self._pool, KeyType.GROUP, group)
+
     def connect_once(self, node_id: int) -> Connection:
         """The shared connection to a broker; a new one if it was lost. Does not retry: callers look up the leader again
         between tries."""
@@ -153,9 +157,17 @@ class Cluster:
         """The same as `offsets` for one partition, without retries."""
         return self._search.once(tp, wanted)
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """Commits offsets of a group. The group must have no members."""
-        self._groups.commit(group, offsets, metadata)
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        *,
+        retention_ms: int = BROKER_RETENTION,
+    ) -> None:
+        """Commits offsets of a group. The group must have no members. With `retention_ms` the offsets, and with the
+        last of them the group, expire so long after this, if they are not committed again."""
+        self._groups.commit(group, offsets, metadata, retention_ms)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a group, all partitions; empty for a group that does not exist."""

@@ -34,6 +34,9 @@ VERSION_BY_NAME_MAX = 9
 """From version 10 on, OffsetCommit and OffsetFetch name topics by id."""
 ALL_TOPICS_VERSION_MIN = 2
 """Before it, OffsetFetch cannot ask for all partitions."""
+RETENTION_VERSION_MAX = 4
+"""After it, OffsetCommit cannot say when the offsets expire: the broker decides."""
+BROKER_RETENTION = -1
 
 
 class GroupOffsets:
@@ -44,10 +47,14 @@ class GroupOffsets:
         self._pool = pool
         self._coordinators: dict[str, int] = {}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, int], metadata: str, retention_ms: int
+    ) -> None:
         if not offsets:
             return
-        message = OffsetCommitRequest(group_id=group, topics=_topics_to_commit(offsets, metadata))
+        message = OffsetCommitRequest(
+            group_id=group, retention_time_ms=retention_ms, topics=_topics_to_commit(offsets, metadata)
+        )
         retrying(self._settings, lambda: self._commit_once(group, message))
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
@@ -55,7 +62,7 @@ class GroupOffsets:
 
     def _commit_once(self, group: str, message: OffsetCommitRequest) -> None:
         with self._coordinator(group) as connection:
-            version = connection.version_of(ApiKey.OFFSET_COMMIT, at_most=VERSION_BY_NAME_MAX)
+            version = _commit_version(connection, message.retention_time_ms)
             answer = connection.call(ApiKey.OFFSET_COMMIT, message, version=version)
             for topic in expect(answer, OffsetCommitResponse).topics:
                 for row in topic.partitions:
@@ -84,6 +91,16 @@ class GroupOffsets:
         except ClientError:
             self._coordinators.pop(group, None)
             raise
+
+
+def _commit_version(connection: Connection, retention_ms: int) -> int:
+    """A broker without the old versions keeps the offsets for as long as it likes."""
+    if retention_ms != BROKER_RETENTION:
+        try:
+            return connection.version_of(ApiKey.OFFSET_COMMIT, at_most=RETENTION_VERSION_MAX)
+        except Refused:
+            pass
+    return connection.version_of(ApiKey.OFFSET_COMMIT, at_most=VERSION_BY_NAME_MAX)
 
 
 class _Row(NamedTuple):

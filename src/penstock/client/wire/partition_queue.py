@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from penstock.batch import Record, build_batch, read_header, read_records, renumber
+from penstock.client.wire.settings import MAX_IN_FLIGHT
 from penstock.types import TopicPartition
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequence numbers wrap from 2**31 - 1 to 0."""
-MAX_IN_FLIGHT: Final = 5
 
 
 class Identity(NamedTuple):
@@ -52,8 +52,10 @@ class Batch:
 class PartitionQueue:
     """Decides which batch is sent next. Does no I/O."""
 
-    def __init__(self, tp: TopicPartition, identity: Identity) -> None:
+    def __init__(self, tp: TopicPartition, identity: Identity, *, transactional: bool = False) -> None:
         self.topic_partition = tp
+        self.transactional = transactional
+        """The batches are part of a transaction: rule 5 does not apply, because the transaction must be aborted."""
         self.identity = identity
         self.next_sequence = 0
         self.not_before_s = 0.0
@@ -171,16 +173,23 @@ def halves(batch: Batch, identity: Identity) -> list[Batch]:
     """Splits a batch of at least two records."""
     records = read_records(batch.data)
     middle = len(records) // 2
-    compression = read_header(batch.data).compression
+    header = read_header(batch.data)
     parts = []
     for start, part in ((0, records[:middle]), (middle, records[middle:])):
         sequence = (batch.sequence + start) & SEQUENCE_MASK
-        data = batch_of(part, compression, identity, sequence)
+        data = batch_of(part, header.compression, identity, sequence, transactional=header.transactional)
         parts.append(replace(batch, data=data, rows=len(part), sequence=sequence))
     return parts
 
 
-def batch_of(records: list[Record], compression: int, identity: Identity, sequence: int) -> bytes:
+def batch_of(
+    records: list[Record],
+    compression: int,
+    identity: Identity,
+    sequence: int,
+    *,
+    transactional: bool = False,
+) -> bytes:
     """A batch of these records, with offsets from 0."""
     return build_batch(
         [record._replace(offset=tp) for tp, record in enumerate(records)],
@@ -189,4 +198,5 @@ def batch_of(records: list[Record], compression: int, identity: Identity, sequen
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )

@@ -43,6 +43,9 @@ ADVICE: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.INVALID_REQUIRED_ACKS: "this broker does not take acks=all",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "the broker has lost records that it had acknowledged, again after "
         "a new start: check its log",
+        ErrorCode.INVALID_PRODUCER_EPOCH: "another client uses this transactional id, or the transaction took longer "
+        "than its timeout",
+        ErrorCode.PRODUCER_FENCED: "another client uses this transactional id",
         ErrorCode.UNKNOWN_PRODUCER_ID: "the broker forgets its producers: check its log and the topic's retention",
     }
 )
@@ -68,7 +71,7 @@ def outcome_of(code: int, queue: PartitionQueue, batch: Batch) -> BatchOutcome:
     if code in LOST_STATE:
         if not queue.is_first():
             return BatchOutcome.AGAIN_AFTER_OTHERS
-        return BatchOutcome.FATAL if queue.restarted else BatchOutcome.RESTART
+        return BatchOutcome.FATAL if queue.restarted or queue.transactional else BatchOutcome.RESTART
     if code in TOO_LARGE:
         return BatchOutcome.SMALLER if batch.rows > 1 else BatchOutcome.FATAL
     # A batch that was damaged on the way is intact here; Kafka's own client sends it again too.

@@ -12,23 +12,32 @@ cannot be delivered ends the producer, and every later call raises the same erro
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from penstock.batch import HEADER_SIZE, EncodedRows, Record, pack_batch
 from penstock.client.errors import ClientError, Refused
 from penstock.client.wire.cluster import Cluster
-from penstock.client.wire.partition_queue import MAX_IN_FLIGHT, Batch, Identity, PartitionQueue, batch_of
+from penstock.client.wire.partition_queue import Batch, Identity, PartitionQueue, batch_of
 from penstock.client.wire.produce_results import BatchOutcome, DeliveryTimedOut, outcome_of, refused
 from penstock.client.wire.producer_connection import ProducerConnection, Sent
+from penstock.client.wire.settings import BATCH_BYTES, MAX_IN_FLIGHT, REQUEST_OVERHEAD_BYTES
 from penstock.errors import ConfigError, ErrorCode
 from penstock.kafka.wire.messages.produce import PartitionProduceResponse
 from penstock.types import TopicPartition
 
-REQUEST_OVERHEAD_BYTES: Final = 1 << 10
-"""The bytes of a request around a batch: headers, and a topic name of at most 249 bytes."""
-BATCH_BYTES: Final = 256 << 10
-"""Larger batches gain nothing (see the head of batch/_encode.py) and reach the topics' limits sooner."""
 MAX_BACKOFF_S: Final = 1.0
+
+
+class TransactionIdentity(NamedTuple):
+    """An open transaction: the id of its producer's coordinator, and the producer."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.producer_id, self.epoch)
 
 
 class BatchProducer:
@@ -44,7 +53,9 @@ class BatchProducer:
         max_request_bytes: int = 1 << 20,
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = 32 << 20,
+        transaction: TransactionIdentity | None = None,
     ) -> None:
+        """`transaction`: all batches are part of it."""
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise ConfigError("max_in_flight", max_in_flight, f"1 .. {MAX_IN_FLIGHT}, to keep the order")
         self._cluster = cluster
@@ -54,7 +65,8 @@ class BatchProducer:
         self._max_request_bytes = max_request_bytes
         self._batch_bytes = max(1, min(batch_bytes, max_request_bytes - REQUEST_OVERHEAD_BYTES))
         self._buffer_bytes = buffer_bytes
-        self._identity: Identity | None = None
+        self._transaction = transaction
+        self._identity = None if transaction is None else transaction.identity
         self._partitions: dict[str, int] = {}
         self._topic_batch_bytes: dict[str, int] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -113,6 +125,7 @@ class BatchProducer:
             producer_id=queue.identity.producer_id,
             producer_epoch=queue.identity.epoch,
             base_sequence=queue.next_sequence,
+            transactional=queue.transactional,
         )
         self._add(queue, data, rows.rows)
 
@@ -121,7 +134,13 @@ class BatchProducer:
         tp = TopicPartition(topic, partition)
         for part in _parts(records, self.batch_bytes(topic)):
             queue = self._open_queue(tp)
-            data = batch_of(part, self._compression, queue.identity, queue.next_sequence)
+            data = batch_of(
+                part,
+                self._compression,
+                queue.identity,
+                queue.next_sequence,
+                transactional=queue.transactional,
+            )
             self._add(queue, data, len(part))
 
     def flush(self) -> None:
@@ -138,7 +157,8 @@ class BatchProducer:
                 self._make_progress()
             queue = self._queues.get(tp)
             if queue is None:
-                queue = self._queues[tp] = PartitionQueue(tp, self._first_identity())
+                is_part = self._transaction is not None
+                queue = self._queues[tp] = PartitionQueue(tp, self._first_identity(), transactional=is_part)
         return queue
 
     def _add(self, queue: PartitionQueue, data: bytes, rows: int) -> None:
@@ -227,7 +247,8 @@ class BatchProducer:
         connection = self._links.get(node_id)
         if connection is None:
             try:
-                connection = self._links[node_id] = ProducerConnection(node_id, self._cluster)
+                name = None if self._transaction is None else self._transaction.transactional_id
+                connection = self._links[node_id] = ProducerConnection(node_id, self._cluster, name)
             except ClientError as problem:
                 self._cluster.forget_leaders({queue.topic_partition.topic for queue in queues})
                 for queue in queues:

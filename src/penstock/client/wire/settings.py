@@ -1,7 +1,7 @@
 """The settings of a client: the brokers' addresses, TLS and login, timeouts, and limits."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.client.security_settings import NO_SECURITY, OAUTHBEARER, SecuritySettings
 from penstock.errors import ConfigError
@@ -10,6 +10,13 @@ MAX_PORT = 65_535
 MAX_INT32 = 2**31 - 1
 MIN_RESPONSE_BYTES = 1 << 10
 """A smaller limit could not hold the first answer of a connection."""
+
+MAX_IN_FLIGHT: Final = 5
+"""Batches of a partition that a producer sends before the first is acked: brokers keep the order of as many."""
+REQUEST_OVERHEAD_BYTES: Final = 1 << 10
+"""The bytes of a request around a batch: headers, and a topic name of at most 249 bytes."""
+BATCH_BYTES: Final = 256 << 10
+"""Larger batches gain nothing (see the head of batch/_encode.py) and reach the topics' limits sooner."""
 
 
 class ServerAddress(NamedTuple):

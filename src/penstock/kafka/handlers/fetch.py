@@ -1,68 +1,50 @@
 """Fetch: sends stored batches to readers, at once when there are enough, or when enough have been committed.
 
-Incremental fetch sessions are declined as the protocol provides: every response has session id 0, which tells the
-client to go on with full requests.
-
-A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
-request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
-
-Bytes that come from the disk are compared with their checksums (`log.checked_read`): not all clients do it. Wrong ones
-are reported as a scrub reports them. The client of a partition with other replicas gets KAFKA_STORAGE_ERROR: it asks
-again, and another replica will lead. Without one the bytes are lost, and the client gets CORRUPT_MESSAGE, which it
-tells its application.
+A request names all of its partitions, or it belongs to a session (`node.fetch_sessions`), and names changes.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from uuid import UUID
 
-from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.leading import Hints
+from penstock.kafka.handlers.fetch_reading import FetchReader, PartitionRead, refused
 from penstock.kafka.wire.messages.fetch import (
-    AbortedTransaction,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
+    FetchTopic,
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
-from penstock.node.access import Quotas
+from penstock.node.fetch_sessions import NO_SESSION, OPENING_EPOCH, FetchRow, FetchSession, Told
 from penstock.node.limited_log import LimitedLog
-from penstock.security.quotas import QuotaKind
-from penstock.types import Caller, Isolation, Offset
+from penstock.types import Isolation, Offset
 
 log = logging.getLogger("penstock.kafka")
 _warnings = LimitedLog(log, time.monotonic)
 
-NO_SESSION = 0
-FULL_REQUEST_EPOCHS_MAX = 0
-"""Epochs 0 (open a session) and -1 (without one) come with all partitions, whatever session id stands beside them."""
-NO_OFFSET = -1
-HINTS_SINCE_VERSION = 16
-"""Responses can carry a leader since version 12, but only since 16 its address; Kafka gives none before."""
+TOPICS_BY_ID_SINCE_VERSION = 13
 
 
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Coroutine[None, None, FetchResponse]:
-    if request.session_epoch > FULL_REQUEST_EPOCHS_MAX:
-        return FetchResponse(
-            error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=NO_SESSION, responses=[]
-        )
     if _replica_id(request) >= 0:
         return _refuse_replica(context, request)
-    attempt = _Attempt(context, request)
+    try:
+        attempt = _attempt(context, request)
+    except KafkaError as wrong_session:
+        return _session_error(wrong_session.code)
     attempt.read()
     if attempt.lacks_memory:
         return _wait_for_memory(attempt)
     if attempt.enough or request.max_wait_ms <= 0:
-        return attempt.response
+        return attempt.answer()
     return _wait_and_read(attempt)
 
 
@@ -82,21 +64,15 @@ def _refuse_replica(context: RequestContext, request: FetchRequest) -> FetchResp
             FetchableTopicResponse(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
-                partitions=[_refused(row.partition, ErrorCode.INVALID_REQUEST) for row in topic.partitions],
+                partitions=[refused(row.partition, ErrorCode.INVALID_REQUEST) for row in topic.partitions],
             )
             for topic in request.topics
         ],
     )
 
 
-def _refused(index: int, code: ErrorCode) -> PartitionData:
-    return PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=NO_OFFSET,
-        aborted_transactions=None,
-        records=b"",
-    )
+def _session_error(code: ErrorCode) -> FetchResponse:
+    return FetchResponse(error_code=code, session_id=NO_SESSION, responses=[])
 
 
 async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
@@ -111,179 +87,225 @@ async def _wait_for_memory(attempt: "_Attempt") -> FetchResponse:
     while attempt.lacks_memory:
         await attempt.wait_for_memory()
         attempt.read()
-    return attempt.response
+    return attempt.answer()
 
 
-def _within_quota(quotas: Quotas, caller: Caller, limit: int) -> int:
-    """A larger response would be throttled by itself, and never be sent."""
-    most = quotas.most_at_once(QuotaKind.CONSUMER_BYTE_RATE, caller)
-    return limit if most is None else min(limit, max(1, int(most)))
+# --- sessions
 
 
-class _Attempt:
-    """Reads all partitions of one request, as often as needed."""
+def _attempt(context: RequestContext, request: FetchRequest) -> "_Attempt":
+    sessions, caller = context.node.fetch_sessions, context.caller
+    by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
+    if request.session_epoch > OPENING_EPOCH:
+        session = sessions.find(request.session_id, request.session_epoch, caller, by_id)
+        _change(context, session, request)
+        if session.rows:
+            return _SessionAttempt(context, request, session)
+        sessions.close(session)  # it has nothing to wait for, and its consumer will open another one
+        return _FullAttempt(context, request)
+    if request.session_id != NO_SESSION:
+        sessions.end(request.session_id, caller)
+    if request.session_epoch == OPENING_EPOCH:
+        size = sum(len(topic.partitions) for topic in request.topics)
+        opened = sessions.open(caller, context.connection, by_id, size) if size else None
+        if opened is not None:
+            _change(context, opened, request)
+            return _SessionAttempt(context, request, opened, is_full=True)
+    return _FullAttempt(context, request)
+
+
+def _change(context: RequestContext, session: FetchSession, request: FetchRequest) -> None:
+    sessions = context.node.fetch_sessions
+    session.read_with(Isolation.from_wire(request.isolation_level))
+    for topic in request.topics:
+        sessions.want(session, topic.topic, topic.topic_id, topic.partitions)
+    for gone in request.forgotten_topics_data:
+        sessions.forget(session, gone.topic, gone.topic_id, gone.partitions)
+
+
+# --- attempts
+
+
+class _Attempt(FetchReader, ABC):
+    """Reads the partitions of one request, as often as needed."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
-        self._context = context
-        self._request = request
-        self._isolation = Isolation.from_wire(request.isolation_level)
-        self._hints = Hints(context) if context.api_version >= HINTS_SINCE_VERSION else None
-        self._partitions: list[Partition] = []
-        self._ends: list[Offset] = []
-        self._bytes_left = 0
-        self._first_max = 0
-        """The first batch is returned up to this size, also if it is larger than `_bytes_left`."""
-        self._lacking = 0
-        """The size of the first batch, if there is no memory for it."""
-        self._reserved = 0
-        self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
-        self.bytes = 0
-        self._failed = False
+        super().__init__(context, request)
+        self._response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
 
     @property
+    @abstractmethod
     def enough(self) -> bool:
         """Errors are answered at once, as well as requests that name nothing to wait for."""
-        return self._failed or not self._partitions or self.bytes >= self._request.min_bytes
 
     @property
+    @abstractmethod
     def outdated(self) -> bool:
         """Whether a partition has new records, or was closed, since it was read: a wait would miss that."""
-        return any(
-            partition.end_for(self._isolation) != seen or partition.closed
-            for partition, seen in zip(self._partitions, self._ends, strict=True)
-        )
-
-    @property
-    def lacks_memory(self) -> bool:
-        """Whether there are records for which there is no memory. An error is answered at once, without records."""
-        return self._lacking > 0 and self.bytes == 0 and not self._failed
 
     def read(self) -> None:
-        memory = self._context.memory
-        limit = self._context.node.config.limits.fetch_max_bytes
-        quotas = self._context.node.quotas
-        if quotas.in_force:
-            limit = _within_quota(quotas, self._context.caller, limit)
-        self._partitions = []
-        self._ends = []
-        self._bytes_left = min(self._request.max_bytes, limit, self._reserved or memory.budget.room)
-        self._first_max = self._reserved or memory.budget.free
-        self._lacking = 0
-        self.bytes = 0
-        self.response.responses = [
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    self._read_one(topic.topic, topic.topic_id, wanted) for wanted in topic.partitions
-                ],
-            )
-            for topic in self._request.topics
-        ]
-        if self._hints is not None:
-            self.response.node_endpoints = [
-                NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-                for one in self._hints.leaders()
-            ]
-        memory.resize(memory.bytes - self._reserved + self.bytes)
-        self._reserved = self.bytes
+        self._begin()
+        self._response.responses = self._read_topics()
+        self._finish(self._response)
+
+    @abstractmethod
+    def _read_topics(self) -> list[FetchableTopicResponse]: ...
+
+    def answer(self) -> FetchResponse:
+        """The response to send. Called once, right after the last read."""
+        return self._response
 
     def drop(self) -> None:
         """Lets go of the records: they will be read again."""
-        self.response.responses = []
-        self._context.memory.give_back(self._reserved)
-        self._reserved = 0
-
-    async def wait_for_memory(self) -> None:
-        """Waits until there is memory for one batch. The client waits longer than it asked for, but gets it."""
-        memory = self._context.memory
-        count = max(self._lacking, memory.budget.small)
-        await memory.wait_for(count)
-        self._reserved = count
+        self._response.responses = []
+        self._give_back()
 
     async def wait(self) -> None:
         """Waits until the missing bytes are committed, or the request's max_wait_ms ends."""
         loop = asyncio.get_running_loop()
-        waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future(), self._isolation)
+        missing = self._request.min_bytes - self._bytes
+        waiter = FetchWaiter(missing, loop.create_future(), self._isolation)
         timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)
-        for partition in self._partitions:
-            partition.add_waiter(waiter)
+        end_watch = self._watch(waiter)
         unwatch = self._context.node.access.watch(waiter.wake)  # the next read finds out what is allowed
         try:
             await waiter.future
         finally:
             timer.cancel()
             unwatch()
-            for partition in self._partitions:
-                partition.remove_waiter(waiter)
+            end_watch()
 
-    def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
-        try:
-            context, epoch = self._context, wanted.current_leader_epoch
-            partition = context.node.resources.partition(
-                context.caller, name, topic_id, wanted.partition, context.api.on_topic, epoch=epoch
-            )
-            partition.check_readable()
-            try:
-                return self._read_partition(partition, wanted)
-            except CorruptLog as rot:
-                partition.damaged(rot)
-                code = ErrorCode.KAFKA_STORAGE_ERROR if partition.is_replicated else ErrorCode.CORRUPT_MESSAGE
-                raise KafkaError(code, str(rot)) from rot
-        except KafkaError as mistake:
-            code = mistake.code
-            if code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                # Kafka has this error in ListOffsets only, and not all clients know it here.
-                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        except StorageError as trouble:
-            log.error("fetch: %s", trouble)
-            code = ErrorCode.KAFKA_STORAGE_ERROR
-        self._failed = True
-        answer = _refused(wanted.partition, code)
-        hints = self._hints
-        if hints is not None and (hint := hints.find(code, name, topic_id, wanted.partition)) is not None:
-            answer.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
-        return answer
+    @abstractmethod
+    def _watch(self, waiter: FetchWaiter) -> Callable[[], None]:
+        """Has the waiter told of commits. Returns how to stop that."""
 
-    def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
-        max_bytes = min(self._bytes_left, wanted.partition_max_bytes)
-        end = partition.end_for(self._isolation)
-        records = b""
-        if max_bytes > 0 or self.bytes == 0:
-            first = self.bytes == 0  # one batch is always returned, however small the request's limits
-            offset = Offset(wanted.fetch_offset)
-            records = partition.read(
-                offset,
-                max(max_bytes, 1),
-                end=end,
-                at_least_one=first,
-                first_max=self._first_max,
-                is_checked=self._context.is_checked,
-            )
-            if first and not records and offset < end and not self._lacking:
-                self._lacking = partition.log.batch_size(offset, end)
-        self._bytes_left -= len(records)
-        self.bytes += len(records)
-        self._partitions.append(partition)
-        self._ends.append(end)
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=ErrorCode.NONE,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.end_for(Isolation.READ_COMMITTED),
-            log_start_offset=partition.start_offset,
-            aborted_transactions=self._aborted(partition, Offset(wanted.fetch_offset), records),
-            records=records,
+
+class _FullAttempt(_Attempt):
+    """A request that names all of its partitions."""
+
+    def __init__(self, context: RequestContext, request: FetchRequest) -> None:
+        super().__init__(context, request)
+        self._partitions: list[Partition] = []
+        self._ends: list[Offset] = []
+
+    @property
+    def enough(self) -> bool:
+        return self._failed or not self._partitions or self._bytes >= self._request.min_bytes
+
+    @property
+    def outdated(self) -> bool:
+        return any(
+            partition.end_for(self._isolation) != seen or partition.closed
+            for partition, seen in zip(self._partitions, self._ends, strict=True)
         )
 
-    def _aborted(
-        self, partition: Partition, offset: Offset, records: bytes
-    ) -> list[AbortedTransaction] | None:
-        """In the order of their first offsets: some clients rely on it."""
-        if self._isolation is Isolation.READ_UNCOMMITTED:
-            return None
-        found = partition.aborted_in(offset, records)
+    def _read_topics(self) -> list[FetchableTopicResponse]:
+        self._partitions = []
+        self._ends = []
         return [
-            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-            for one in sorted(found, key=lambda one: one.first_offset)
+            FetchableTopicResponse(
+                topic=topic.topic, topic_id=topic.topic_id, partitions=self._read_partitions(topic)
+            )
+            for topic in self._request.topics
         ]
+
+    def _read_partitions(self, topic: FetchTopic) -> list[PartitionData]:
+        rows = []
+        for wanted in topic.partitions:
+            found = self._read_one(topic.topic, topic.topic_id, wanted)
+            rows.append(found.data)
+            if found.source is not None:
+                self._partitions.append(found.source)
+                self._ends.append(found.end)
+        return rows
+
+    def _watch(self, waiter: FetchWaiter) -> Callable[[], None]:
+        partitions = self._partitions
+        for partition in partitions:
+            partition.add_waiter(waiter)
+
+        def end() -> None:
+            for partition in partitions:
+                partition.remove_waiter(waiter)
+
+        return end
+
+
+class _SessionAttempt(_Attempt):
+    """A request of a session. Its rows stay ready until they have been answered, so that a request that waits and
+    reads again leaves out nothing that it has found before."""
+
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, session: FetchSession, *, is_full: bool = False
+    ) -> None:
+        super().__init__(context, request)
+        self._session = session
+        self._epoch = session.epoch
+        self._is_full = is_full
+        """Whether partitions are answered that have not changed: in the first response of a session."""
+        self._found: list[tuple[FetchRow, PartitionRead]] = []
+        self._changes = 0
+        self._response.session_id = session.session_id
+
+    @property
+    def enough(self) -> bool:
+        return self._failed or self._bytes >= self._request.min_bytes
+
+    @property
+    def outdated(self) -> bool:
+        return self._session.changes != self._changes or self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the session was closed, or has a newer request."""
+        return self._session.closed or self._session.epoch != self._epoch
+
+    def _read_topics(self) -> list[FetchableTopicResponse]:
+        session = self._session
+        session.check_all(self._context.node.access.authorizer, asyncio.get_running_loop().time())
+        self._changes = session.changes
+        rows = list(session.rows.values() if self._is_full else session.ready)
+        self._found = [(row, self._read_one(row.topic, row.topic_id, row)) for row in rows]
+        topics: dict[str | UUID, FetchableTopicResponse] = {}
+        for row, found in self._found:
+            row.watch(None if session.closed else found.source)
+            if self._is_full or _is_news(row, found.data):
+                key = row.topic_id if session.uses_ids else row.topic
+                topic = topics.get(key)
+                if topic is None:
+                    topic = FetchableTopicResponse(topic=row.topic, topic_id=row.topic_id, partitions=[])
+                    topics[key] = topic
+                topic.partitions.append(found.data)
+        return list(topics.values())
+
+    def answer(self) -> FetchResponse:
+        if self._session.epoch != self._epoch:
+            self.drop()
+            return _session_error(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        for row, found in self._found:
+            data = found.data
+            self._session.answered(
+                row,
+                None if data.error_code else _told(data),
+                has_records=bool(data.records),
+                is_done=not data.error_code and row.fetch_offset >= found.end,
+            )
+        return self._response
+
+    def _watch(self, waiter: FetchWaiter) -> Callable[[], None]:
+        session = self._session
+        session.waiter = waiter
+
+        def end() -> None:
+            if session.waiter is waiter:
+                session.waiter = None
+
+        return end
+
+
+def _is_news(row: FetchRow, data: PartitionData) -> bool:
+    return bool(data.error_code or data.records) or _told(data) != row.told
+
+
+def _told(data: PartitionData) -> Told:
+    return Told(data.high_watermark, data.last_stable_offset, data.log_start_offset)

@@ -2,6 +2,7 @@
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.group_descriptions import describe_each
 from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -21,6 +22,10 @@ NOT_FOUND_SINCE_VERSION = 6
 """Older clients expect an unknown group in the state Dead, without an error."""
 
 DEAD = "Dead"
+DELETION_REFUSED = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group still has members",
+}
 ROWS_PER_DELETION = 10
 """Deleting a group takes as long as so many rows of a response."""
 
@@ -45,13 +50,9 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
 
 
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    rows = ResponseRows(context)
-    groups = [await _describe(context, group_id, rows) for group_id in request.groups]
-    if request.include_authorized_operations:
-        for group in groups:
-            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
-                operations = context.allowed_operations(ResourceType.GROUP, group.group_id)
-                group.authorized_operations = operations
+    groups = await describe_each(
+        context, request.groups, _describe, operations=request.include_authorized_operations
+    )
     return DescribeGroupsResponse(groups=groups)
 
 
@@ -68,13 +69,8 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
         )
     if group is None:
         if context.api_version >= NOT_FOUND_SINCE_VERSION:
-            is_share = context.node.queues.share_groups.is_known(group_id)
-            described = f"{group_id!r} is a share group: use ShareGroupDescribe"
-            message = described if is_share else f"there is no group {group_id!r}"
-            unknown = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-            return DescribedGroup(
-                group_id=group_id, group_state=DEAD, error_code=unknown.code, error_message=unknown.message
-            )
+            code, message = ErrorCode.GROUP_ID_NOT_FOUND, _why_not_described(context, group_id)
+            return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
         return DescribedGroup(group_id=group_id, group_state=DEAD)
     return DescribedGroup(
         group_id=group_id,
@@ -95,22 +91,35 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
     )
 
 
+def _why_not_described(context: RequestContext, group_id: str) -> str:
+    if context.node.queues.share_groups.is_known(group_id):
+        return f"{group_id!r:.200} is a share group: use ShareGroupDescribe"
+    if context.node.groups.describe_consumer_group(group_id) is not None:
+        return f"{group_id!r:.200} is a group of the consumer protocol: use ConsumerGroupDescribe"
+    return f"there is no group {group_id!r:.200}"
+
+
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    codes, rows = dict[str, ErrorCode](), ResponseRows(context)
+    results, rows = dict[str, DeletableGroupResult](), ResponseRows(context)
     for name in dict.fromkeys(request.groups_names):
-        codes[name] = await _delete(context, name)
+        results[name] = await _delete(context, name)
         await rows.pause(ROWS_PER_DELETION)
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names]
-    )
+    return DeleteGroupsResponse(results=[results[name] for name in request.groups_names])
 
 
-async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    node = context.node
+async def _delete(context: RequestContext, group_id: str) -> DeletableGroupResult:
     try:
         context.check_group(group_id)
+        code = await _delete_allowed(context, group_id)
     except KafkaError as refused:
-        return refused.code
+        return DeletableGroupResult(group_id=group_id, error_code=refused.code, error_message=refused.message)
+    reason = DELETION_REFUSED.get(code, code.name)
+    message = None if code is ErrorCode.NONE else f"{group_id:.200}: {reason}"
+    return DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
+
+
+async def _delete_allowed(context: RequestContext, group_id: str) -> ErrorCode:
+    node = context.node
     if node.queues.share_groups.is_known(group_id):
         return await node.queues.share_groups.delete(group_id, caller=context.caller)
     if not await node.subscriptions.wait_detached(group_id):

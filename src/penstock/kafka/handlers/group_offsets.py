@@ -32,11 +32,20 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from penstock.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 from penstock.types import ResourceType, TopicPartition
 
 MANY_GROUPS_SINCE_VERSION = 8
 TOPICS_BY_ID_SINCE_VERSION = 10
+GROUP_NOT_FOUND_SINCE_VERSION = 9
+"""Older versions of OffsetCommit know only ILLEGAL_GENERATION for a member of a group that is gone."""
 NO_COMMITTED_OFFSET = -1
+
+_OLDER_CODES = {
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.UNSUPPORTED_VERSION,
+}
+"""The errors for versions of OffsetCommit that do not know member epochs."""
 
 
 # --- OffsetCommit
@@ -58,10 +67,17 @@ async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -
         generation=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        offsets=tuple(_to_commit(request.topics, known)),
+        offsets=tuple(offsets_to_commit(request.topics, known)),
         retention_ms=request.retention_time_ms,
     )
-    return _committed(request, known, errors, (await context.node.groups.commit(commit)).errors)
+    codes: Mapping[TopicPartition, ErrorCode] = (await context.node.groups.commit(commit)).errors
+    if context.api_version < GROUP_NOT_FOUND_SINCE_VERSION:
+        codes = {one: _older_code(code) for one, code in codes.items()}
+    return _committed(request, known, errors, codes)
+
+
+def _older_code(code: ErrorCode) -> ErrorCode:
+    return _OLDER_CODES.get(code, code)
 
 
 def _committed(
@@ -78,7 +94,7 @@ def _committed(
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=row.partition_index,
-                        error_code=_code(codes, known.get(index), row.partition_index, errors.get(index)),
+                        error_code=code_of(codes, known.get(index), row.partition_index, errors.get(index)),
                     )
                     for row in topic.partitions
                 ],
@@ -88,8 +104,8 @@ def _committed(
     )
 
 
-def _to_commit(
-    topics: Iterable[OffsetCommitRequestTopic], known: Mapping[int, Topic]
+def offsets_to_commit(
+    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], known: Mapping[int, Topic]
 ) -> Iterable[OffsetToCommit]:
     """The offsets of partitions that exist. The others get an error here: the coordinator does not know partitions."""
     for index, topic in enumerate(topics):
@@ -105,7 +121,7 @@ def _to_commit(
                 )
 
 
-def _code(
+def code_of(
     codes: Mapping[TopicPartition, ErrorCode], topic: Topic | None, partition: int, error: ErrorCode | None
 ) -> ErrorCode:
     if error is not None or topic is None:
@@ -161,6 +177,8 @@ async def _fetch_group(
     partitions = None if wanted.topics is None or by_id else _named_partitions(wanted.topics)
     try:
         context.check_group(wanted.group_id)
+        if wanted.member_id is not None and wanted.member_epoch >= 0:
+            context.node.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
         committed = context.node.groups.committed(wanted.group_id, partitions)
         unstable = context.node.groups.unstable(wanted.group_id, partitions) if require_stable else ()
         rows.reserve(1 + len(committed))

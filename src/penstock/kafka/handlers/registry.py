@@ -79,7 +79,7 @@ _TABLE: dict[ApiKey, Api] = {
         large=True,
     ),
     ApiKey.SASL_HANDSHAKE: Api(0, 1, "login", before_login=True),
-    ApiKey.API_VERSIONS: Api(0, 4, "api_versions", before_login=True),
+    ApiKey.API_VERSIONS: Api(0, 5, "api_versions", before_login=True),
     ApiKey.CREATE_TOPICS: Api(
         2,
         7,
@@ -134,12 +134,12 @@ _TABLE: dict[ApiKey, Api] = {
     ApiKey.ADD_OFFSETS_TO_TXN: Api(0, 4, "transactional_offsets", on_group=READ, on_transactional_id=WRITE),
     ApiKey.TXN_OFFSET_COMMIT: Api(
         0,
-        5,
+        6,
         "transactional_offsets",
         on_topic=READ,
         on_group=READ,
         on_transactional_id=WRITE,
-        names=(Names("topics", ("name",), _PARTITIONS),),
+        names=(Names("topics", ("name", "topic_id"), _PARTITIONS),),
         large=True,
     ),
     ApiKey.END_TXN: Api(0, 5, "transactions", on_transactional_id=WRITE),
@@ -198,7 +198,7 @@ _TABLE: dict[ApiKey, Api] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, "placement", on_cluster=ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: Api(
-        1, 4, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
+        1, 5, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
     ),
     ApiKey.SASL_AUTHENTICATE: Api(0, 2, "login", before_login=True),
     ApiKey.CREATE_PARTITIONS: Api(
@@ -206,7 +206,7 @@ _TABLE: dict[ApiKey, Api] = {
     ),
     ApiKey.DELETE_GROUPS: Api(
         0,
-        2,
+        3,
         "group_admin",
         on_group=DELETE,
         names=(Names("groups_names"),),
@@ -293,7 +293,18 @@ _TABLE: dict[ApiKey, Api] = {
         names=(Names("state_filters"), Names("producer_id_filters")),
         large=True,
     ),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, "consumer_groups", on_group=READ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
+        0,
+        1,
+        "consumer_groups",
+        on_topic=DESCRIBE,
+        on_group=READ,
+        names=(Names("subscribed_topic_names"), Names("topic_partitions", ("topic_id",), _INDEXES)),
+        large=True,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
+        0, 1, "consumer_groups", on_topic=DESCRIBE, on_group=DESCRIBE, names=(Names("group_ids"),), large=True
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
         0, 0, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("name",)),), large=True

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import SharedTopic, ShareGroupDescription, ShareHeartbeat, ShareMemberDescription
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.group_descriptions import describe_each
 from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import share_group_describe as describing
 from penstock.kafka.wire.messages import share_group_heartbeat as beating
-from penstock.types import ResourceType
 
 DEAD = "Dead"
 ASSIGNOR = "simple"
@@ -60,13 +60,9 @@ def _assigned(topics: Iterable[SharedTopic]) -> beating.Assignment:
 async def share_group_describe(
     context: RequestContext, request: describing.ShareGroupDescribeRequest
 ) -> describing.ShareGroupDescribeResponse:
-    rows = ResponseRows(context)
-    groups = [await _describe(context, group_id, rows) for group_id in request.group_ids]
-    if request.include_authorized_operations:
-        for group in groups:
-            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
-                operations = context.allowed_operations(ResourceType.GROUP, group.group_id)
-                group.authorized_operations = operations
+    groups = await describe_each(
+        context, request.group_ids, _describe, operations=request.include_authorized_operations
+    )
     return describing.ShareGroupDescribeResponse(groups=groups)
 
 

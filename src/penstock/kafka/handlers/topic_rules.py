@@ -43,6 +43,10 @@ INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
 MESSAGE_IDS_PER_REQUEST = 100_000
 """Message ids cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
 
+SIZED_RECORDS_PER_REQUEST = 100_000
+"""The sizes of records are read in Python, a third of a microsecond each. Clients put at most some 10,000 messages into
+a batch."""
+
 NAMED_RECORDS_PER_REQUEST = 10_000
 """A response names so many refused records, with a hundred bytes each. Clients take the others for good records in a
 bad batch. They put at most some 10,000 messages into a batch."""
@@ -50,6 +54,10 @@ bad batch. They put at most some 10,000 messages into a batch."""
 NO_BOUND = 2**63 - 1
 """message.timestamp.before.max.ms where any time in the past is allowed, by default."""
 NO_TIMESTAMP = -1
+NO_SIZE_LIMIT = 2**31 - 1
+"""max.decompressed.message.bytes where records may have any size, by default."""
+
+LONGEST_VARINT_BITS = 35
 
 NO_KEY = "Compacted topic cannot accept message without key"
 """As Kafka words it."""
@@ -61,11 +69,14 @@ class TopicRules(msgspec.Struct):
     bytes_left: int = INFLATED_BYTES_PER_REQUEST
     ids_left: int = MESSAGE_IDS_PER_REQUEST
     named_left: int = NAMED_RECORDS_PER_REQUEST
+    sizes_left: int = SIZED_RECORDS_PER_REQUEST
 
     def apply(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
     ) -> tuple[memoryview, BatchHeader]:
         """The batch as the topic's rules require it, or KafkaError."""
+        if header.attributes & CODEC_MASK and config.max_decompressed_message_bytes < NO_SIZE_LIMIT:
+            self._check_sizes(batch, header, config)
         is_timed = not config.message_timestamp_log_append  # otherwise the log stamps its own
         is_too_new = is_timed and header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
         # The header has the latest time of its records, and no earliest.
@@ -138,6 +149,35 @@ class TopicRules(msgspec.Struct):
         )
         raise RefusedRecords(code, message, named)
 
+    def _check_sizes(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
+        """RefusedRecords names the records that are too large when they are unpacked."""
+        longest = config.max_decompressed_message_bytes
+        with self._charged(config) as limit:
+            records = decompress(header.compression, batch[HEADER_SIZE:], max_bytes=limit)
+            sizes = [*self._sizes(records)] if len(records) > longest else []
+        self.bytes_left -= len(records)
+        refused = [index for index, size in enumerate(sizes) if size > longest]
+        if refused:
+            reason = f"its size is above max.decompressed.message.bytes={longest}"
+            named = dict.fromkeys(refused[: max(self.named_left, 1)], reason)
+            self.named_left -= len(named)
+            message = f"{len(refused)} of {len(sizes)} records are refused; record {refused[0]}: {reason}"
+            raise RefusedRecords(ErrorCode.INVALID_RECORD, message, named)
+
+    def _sizes(self, records: bytes) -> Iterator[int]:
+        """The size of each record of a batch."""
+        at = 0
+        while at < len(records):
+            if self.sizes_left <= 0:
+                message = (
+                    f"the request has more than {SIZED_RECORDS_PER_REQUEST} records; send smaller requests"
+                )
+                raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+            self.sizes_left -= 1
+            size, at = _read_size(records, at)
+            at += size
+            yield size
+
     def _count_compressed(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
         with self._charged(config) as limit:
             records = decompress(header.compression, batch[HEADER_SIZE:], max_bytes=limit)
@@ -158,6 +198,21 @@ class TopicRules(msgspec.Struct):
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
         return memoryview(rebuilt), changed
+
+
+def _read_size(records: bytes, at: int) -> tuple[int, int]:
+    """The size of the record at this position, and where the rest of the record begins."""
+    raw = shift = 0
+    while shift < LONGEST_VARINT_BITS and at < len(records):
+        byte = records[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw & 1:
+                break
+            return raw >> 1, at
+        shift += 7
+    raise BatchError("the records of the batch do not parse")
 
 
 def _level(config: TopicConfig) -> int | None:

@@ -11,13 +11,15 @@ from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import describe_transactions as described
 from penstock.kafka.wire.messages import list_transactions as listed
 from penstock.kafka.wire.messages import write_txn_markers as written
+from penstock.node.patterns import compile_pattern
+from penstock.node.transactions.led_partitions import marker_outcome
 from penstock.transactions import Producer, TransactionDescription, state_filter
 from penstock.types import ResourceType, TopicPartition
 
 PATTERN_BYTES_MAX = 1_000
 """The longest pattern for transactional ids. Matching takes time in proportion to its length."""
 MARKER_SECONDS = 10.0
-"""How long a marker of an operator is waited for."""
+"""How long the markers of an operator are waited for."""
 
 
 # --- DescribeTransactions
@@ -125,71 +127,78 @@ def _is_visible(context: RequestContext, transactional_id: str) -> bool:
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    """None for all ids. RE2, as in Kafka: its time does not explode, whatever the pattern."""
+    """None for all ids."""
     if not pattern:
         return None
-    import re2
-
-    wrong = KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"a pattern of {len(pattern)} characters")
     if len(pattern.encode()) > PATTERN_BYTES_MAX:
-        raise wrong
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(pattern, options)
-    except re2.error:
-        raise wrong from None
+        message = f"TransactionalIdPattern: {len(pattern)} characters"
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+    compiled = compile_pattern(pattern, "TransactionalIdPattern")
     return lambda text: compiled.fullmatch(text) is not None
 
 
 # --- WriteTxnMarkers
 
 
+_Waiting = list[tuple[written.WritableTxnMarkerPartitionResult, asyncio.Future[None]]]
+
+
 async def write_txn_markers(
     context: RequestContext, request: written.WriteTxnMarkersRequest
 ) -> written.WriteTxnMarkersResponse:
-    """Ends transactions on partitions that this node leads, whatever their coordinators know: for hanging ones."""
-    answers: list[written.WritableTxnMarkerResult] = []
-    for marker in request.markers:
-        topics = [
-            written.WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    written.WritableTxnMarkerPartitionResult(
-                        partition_index=index,
-                        error_code=await _write(context, marker, TopicPartition(topic.name, index)),
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in marker.topics
-        ]
-        answers.append(written.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+    """Ends transactions on partitions that this node leads, whatever their coordinators know: for hanging ones. All
+    markers are appended, then waited for together: those of a partition without a majority hold up no others."""
+    rows, waiting = ResponseRows(context), _Waiting()
+    answers = [await _write_all(context, marker, rows, waiting) for marker in request.markers]
+    if waiting:
+        await asyncio.wait([committed for _, committed in waiting], timeout=MARKER_SECONDS)
+    for row, committed in waiting:
+        row.error_code = marker_outcome(committed)
     return written.WriteTxnMarkersResponse(markers=answers)
 
 
-async def _write(
-    context: RequestContext, marker: written.WritableTxnMarker, name: TopicPartition
-) -> ErrorCode:
+async def _write_all(
+    context: RequestContext, marker: written.WritableTxnMarker, rows: ResponseRows, waiting: _Waiting
+) -> written.WritableTxnMarkerResult:
+    answer = written.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[])
+    for topic in marker.topics:
+        await rows.pause(1 + len(topic.partition_indexes))
+        results = [
+            _write(context, marker, TopicPartition(topic.name, index), waiting)
+            for index in topic.partition_indexes
+        ]
+        answer.topics.append(written.WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
+    return answer
+
+
+def _write(
+    context: RequestContext, marker: written.WritableTxnMarker, name: TopicPartition, waiting: _Waiting
+) -> written.WritableTxnMarkerPartitionResult:
+    row = written.WritableTxnMarkerPartitionResult(partition_index=name.partition)
     try:
-        topic = context.cluster().topics.get(name.topic)
-        if topic is not None and topic.internal and topic.name != OFFSETS_TOPIC:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
-        if marker.producer_id < 0 or marker.producer_epoch < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a marker of producer {marker.producer_id}")
-        partition = context.node.leader(name.topic, name.partition)
-        appended = context.node.led_transactions.write_marker(
-            partition,
-            Producer(marker.producer_id, marker.producer_epoch),
-            EndMarker(marker.transaction_result, marker.coordinator_epoch),
-        )
-        committed = partition.committed_at(appended)
+        committed = _append(context, marker, name)
         if committed is not None:
-            await asyncio.wait_for(committed, MARKER_SECONDS)
+            waiting.append((row, committed))
     except KafkaError as refused:
-        return refused.code
+        row.error_code = refused.code
     except StorageError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    except TimeoutError:
-        return ErrorCode.REQUEST_TIMED_OUT
-    return ErrorCode.NONE
+        row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    return row
+
+
+def _append(
+    context: RequestContext, marker: written.WritableTxnMarker, name: TopicPartition
+) -> asyncio.Future[None] | None:
+    """None if the marker is committed already."""
+    topic = context.cluster().topics.get(name.topic)
+    if topic is not None and topic.internal and topic.name != OFFSETS_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a marker of producer {marker.producer_id}")
+    partition = context.node.leader(name.topic, name.partition)
+    appended = context.node.led_transactions.write_marker(
+        partition,
+        Producer(marker.producer_id, marker.producer_epoch),
+        EndMarker(marker.transaction_result, marker.coordinator_epoch),
+    )
+    return partition.committed_at(appended)

@@ -5,12 +5,14 @@ of the transaction like any other. A client of V1 adds it by AddOffsetsToTxn; fo
 later) the group's coordinator has it added.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from penstock.cluster import OFFSETS_TOPIC
+from penstock.cluster import OFFSETS_TOPIC, Topic
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.groups import CommitRequest, OffsetToCommit
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.group_offsets import code_of, offsets_to_commit
+from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.kafka.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -24,6 +26,7 @@ from penstock.types import TopicPartition
 
 ADDED_SINCE_VERSION = 5
 """TxnOffsetCommit adds the partition of the group's offsets to the transaction (KIP-890, V2)."""
+TOPICS_BY_ID_SINCE_VERSION = 6
 _OTHER_COORDINATOR = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -35,8 +38,6 @@ _OTHER_COORDINATOR = frozenset(
     }
 )
 """Errors of the transaction's coordinator that the client would take for errors of the group's."""
-
-Codes = dict[TopicPartition, ErrorCode]
 
 
 # --- AddOffsetsToTxn
@@ -75,48 +76,36 @@ async def _add(context: RequestContext, request: AddOffsetsToTxnRequest) -> Erro
 async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    codes = {one: _refusal(context, one) for one in _partitions(request.topics)}
-    accepted = tuple(_to_commit(request.topics, codes))
+    known: dict[int, Topic] = {}
+    errors: dict[int, ErrorCode] = {}
+    codes: Mapping[TopicPartition, ErrorCode] = {}
+    for index, topic in enumerate(request.topics):
+        try:
+            known[index] = _find_topic(context, topic)
+        except KafkaError as refused:
+            errors[index] = refused.code
     try:
         context.check_transactional_id(request.transactional_id)
         context.check_group(request.group_id)
-        if accepted:
+        offsets = tuple(offsets_to_commit(request.topics, known))
+        if offsets:
             await _join(context, request)
-            codes |= (await context.node.groups.commit(_commit(request, accepted))).errors
+            codes = (await context.node.groups.commit(_commit(request, offsets))).errors
     except KafkaError as refused:
-        codes = dict.fromkeys(codes, refused.code)
-    return _response(request, codes, context.api_version)
+        errors = dict.fromkeys(range(len(request.topics)), refused.code)
+    return _response(context.api_version, request, known, errors, codes)
 
 
-def _partitions(topics: Iterable[TxnOffsetCommitRequestTopic]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, row.partition_index) for topic in topics for row in topic.partitions]
-
-
-def _refusal(context: RequestContext, name: TopicPartition) -> ErrorCode:
-    try:
-        context.topic_of(name.topic, name.partition)
-    except KafkaError as refused:
-        return refused.code
-    return ErrorCode.NONE
-
-
-def _to_commit(topics: Iterable[TxnOffsetCommitRequestTopic], codes: Codes) -> Iterable[OffsetToCommit]:
-    for topic in topics:
-        for row in topic.partitions:
-            if codes[TopicPartition(topic.name, row.partition_index)] is ErrorCode.NONE:
-                yield OffsetToCommit(
-                    topic=topic.name,
-                    partition=row.partition_index,
-                    offset=row.committed_offset,
-                    leader_epoch=row.committed_leader_epoch,
-                    metadata=row.committed_metadata or "",
-                )
+def _find_topic(context: RequestContext, topic: TxnOffsetCommitRequestTopic) -> Topic:
+    if context.api_version >= TOPICS_BY_ID_SINCE_VERSION and topic.topic_id == NO_UUID:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "topic_id: the zero id belongs to no topic")
+    return context.named_topic(topic.name, topic.topic_id)
 
 
 def _commit(request: TxnOffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]) -> CommitRequest:
     return CommitRequest(
         group_id=request.group_id,
-        generation=request.generation_id,
+        generation=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         offsets=offsets,
@@ -140,22 +129,29 @@ async def _join(context: RequestContext, request: TxnOffsetCommitRequest) -> Non
         raise KafkaError(code, message)
 
 
-def _response(request: TxnOffsetCommitRequest, codes: Codes, api_version: int) -> TxnOffsetCommitResponse:
-    api = TransactionApi.TXN_OFFSET_COMMIT
+def _response(
+    api_version: int,
+    request: TxnOffsetCommitRequest,
+    known: Mapping[int, Topic],
+    errors: Mapping[int, ErrorCode],
+    codes: Mapping[TopicPartition, ErrorCode],
+) -> TxnOffsetCommitResponse:
+    def code(index: int, partition: int) -> ErrorCode:
+        found = code_of(codes, known.get(index), partition, errors.get(index))
+        return wire_error(found, TransactionApi.TXN_OFFSET_COMMIT, api_version)
+
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
-                        partition_index=row.partition_index,
-                        error_code=wire_error(
-                            codes[TopicPartition(topic.name, row.partition_index)], api, api_version
-                        ),
+                        partition_index=row.partition_index, error_code=code(index, row.partition_index)
                     )
                     for row in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for index, topic in enumerate(request.topics)
         ]
     )

@@ -64,7 +64,11 @@ from penstock.node.calls.messages.queue_state import (
     ListStartOffsets,
     ResetState,
     SaveState,
+    SettlementOutcomes,
     StartOffsets,
+    StoredSettlement,
+    StoreSettlement,
+    WatchSettlements,
 )
 from penstock.node.calls.messages.queues import (
     AcceptRequest,
@@ -82,7 +86,7 @@ from penstock.node.calls.messages.queues import (
     SettleResult,
 )
 from penstock.node.calls.messages.records import AppendBatch
-from penstock.node.calls.messages.status import DamagedReplica, LedPartition
+from penstock.node.calls.messages.status import DamagedReplica, LedPartition, ListSamples, Sample
 from penstock.node.calls.messages.subscriptions import (
     DeleteSubscription,
     DescribeSubscription,
@@ -90,8 +94,14 @@ from penstock.node.calls.messages.subscriptions import (
     SubscriptionPage,
 )
 from penstock.node.calls.messages.transactions import (
+    CommitVersion,
+    DecidedVersion,
     JoinedTransaction,
     JoinTransaction,
+    LendAttempt,
+    LentAttempt,
+    RenewAttempts,
+    RollbackVersion,
     WriteMarkers,
     WrittenMarkers,
 )
@@ -138,6 +148,7 @@ of a list."""
 DESCRIBE_CLUSTER = Needs(Operation.DESCRIBE, ResourceType.CLUSTER)
 ALTER_CLUSTER = Needs(Operation.ALTER, ResourceType.CLUSTER)
 CREATE_NAMED_TOPIC = Needs(Operation.CREATE, ResourceType.TOPIC, "name")
+WRITE_OWNER = Needs(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "owner")
 WRITE_TOPIC = Needs(Operation.WRITE, ResourceType.TOPIC, "group.topic_id")
 
 
@@ -223,8 +234,8 @@ TRANSFER_LEADERSHIP = _row(
 )
 APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, WRITE_TOPIC, repeatable=True)
 
-# The leader of a partition of the queues' state topic. A claim only raises the fence, and a save under the same fence
-# and number writes the same bytes.
+# The leader of a partition of the queues' state topic. A claim only raises the fence, a save under the same fence and
+# number writes the same bytes, and so does a settlement of the same suffix.
 CLAIM_STATE = _row(30, "claim_queue_state", ClaimState, ClaimedState, NODES_ONLY, repeatable=True)
 SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, NODES_ONLY, repeatable=True)
 DELETE_STATE = _row(
@@ -233,6 +244,12 @@ DELETE_STATE = _row(
 RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, READ_QUEUE, repeatable=True)
 LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, CHECKED, repeatable=True)
 COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, NODES_ONLY, repeatable=True)
+STORE_SETTLEMENT = _row(
+    36, "store_settlement", StoreSettlement, StoredSettlement, NODES_ONLY, repeatable=True, for_clients=True
+)
+WATCH_SETTLEMENTS = _row(
+    37, "watch_settlements", WatchSettlements, SettlementOutcomes, NODES_ONLY, repeatable=True
+)
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
 # message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
@@ -326,6 +343,20 @@ WRITE_MARKERS = _row(
     111, "write_markers", WriteMarkers, WrittenMarkers, NODES_ONLY, repeatable=True, answer_ms=MARKERS_MS
 )
 
+# Coordinators of transactions, about attempts. A repeated decision changes nothing.
+LEND_ATTEMPT = _row(
+    112, "lend_attempt", LendAttempt, LentAttempt, WRITE_OWNER, repeatable=True, for_clients=True
+)
+COMMIT_VERSION = _row(
+    113, "commit_version", CommitVersion, DecidedVersion, WRITE_OWNER, repeatable=True, for_clients=True
+)
+ROLLBACK_VERSION = _row(
+    114, "rollback_version", RollbackVersion, DecidedVersion, WRITE_OWNER, repeatable=True, for_clients=True
+)
+RENEW_ATTEMPTS = _row(
+    115, "renew_attempts", RenewAttempts, NoneType, WRITE_OWNER, repeatable=True, for_clients=True
+)
+
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
 KAFKA_REQUEST = _row(
     80, "kafka_request", KafkaRequest, KafkaResponse, CHECKED, repeatable=False, for_clients=True
@@ -350,4 +381,9 @@ LIST_DAMAGED_REPLICAS = _row(
     DESCRIBE_CLUSTER,
     repeatable=True,
     answer_ms=STATUS_MS,
+)
+
+# Each node, about its figures of the last minutes.
+LIST_SAMPLES = _row(
+    92, "list_samples", ListSamples, list[Sample], NODES_ONLY, repeatable=True, answer_ms=STATUS_MS
 )

@@ -48,7 +48,7 @@ class DurableCore(Protocol):
     @property
     def applies_early(self) -> bool:
         """Whether the core changes its memory before its writes are committed. After a write that failed its memory
-        is wrong then, and the partition must be replayed."""
+        is wrong then, and the partition must be replayed. Writes within transactions never change it before."""
         ...
 
     @property
@@ -331,9 +331,9 @@ class CoreHost(Generic[C]):
         else:
             committed.add_done_callback(lambda done: self._report(writes, done.exception() is None))
 
-    def _report(self, writes: "Iterable[_Write | _MarkerWrite]", ok: bool) -> None:
+    def _report(self, writes: "Sequence[_Write | _MarkerWrite]", ok: bool) -> None:
         """Reports in the order of the writes, whenever their outcomes become known."""
-        self.is_broken |= self.core.applies_early and not ok
+        self.is_broken |= self.core.applies_early and not ok and any(_is_own(write) for write in writes)
         for write in writes:
             write.ok = ok
         while self._writes and self._writes[0].ok is not None:
@@ -392,6 +392,11 @@ class _MarkerWrite:
         self.producer_id = producer_id
         self.commit = commit
         self.ok: bool | None = None
+
+
+def _is_own(write: _Write | _MarkerWrite) -> bool:
+    """Whether the core decides by itself about the outcome: not within a transaction, whose producer may be refused."""
+    return isinstance(write, _Write) and write.producer is None
 
 
 def _batches(writes: Iterable[_Write]) -> Iterator[list[_Write]]:

@@ -8,8 +8,10 @@ core's records.
 from collections.abc import Callable, Iterator
 from typing import Generic
 
+from penstock.batch import EndMarker
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.groups import offsets_partition
+from penstock.log import Appended
 from penstock.node.clock import Clock
 from penstock.node.coordination.core_host import C, CoreHost, Sender
 from penstock.node.metadata.cluster_view import ClusterView
@@ -17,6 +19,7 @@ from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition import Partition
+from penstock.types import Producer
 
 
 class DurableCores(Generic[C]):
@@ -118,6 +121,15 @@ class DurableCores(Generic[C]):
         if leader not in (self._state.node_id, NO_LEADER):
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"the coordinator on {name} is node {leader}")
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator on {name} is offline")
+
+    def write_marker(self, index: int, marker: EndMarker, producer: Producer) -> Appended:
+        """Ends a transaction on a partition of the topic, like `Partition.append_marker`: the core there must hear of
+        it. KafkaError if the marker is refused; NOT_LEADER_OR_FOLLOWER means: ask the leader, or again."""
+        try:
+            host = self.get(index)
+        except KafkaError as refusal:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
+        return host.write_marker(marker, producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
     def find(self, name: str) -> CoreHost[C] | None:
         """The core that decides for `name`; None while the topic does not exist."""

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from penstock.batch import EndMarker
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode, KafkaError
@@ -19,6 +18,9 @@ from penstock.groups import (
     CommitRequest,
     CommitResult,
     CommittedOffset,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
     Coordinator,
     DeleteGroupsResult,
     DeleteOffsetsResult,
@@ -31,10 +33,10 @@ from penstock.groups import (
     SyncRequest,
     SyncResult,
 )
-from penstock.log import Appended
 from penstock.node.clock import Clock
+from penstock.node.coordination.applied_metadata import AppliedMetadata, AppliedTopics, Visible
+from penstock.node.coordination.assignment_jobs import AssignmentJobs
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.node.coordination.share_groups import AppliedMetadata
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
@@ -55,10 +57,13 @@ class GroupManager(Part):
         clock: Clock,
         settings: GroupSettings,
         limits: Limits,
+        visible: Visible,
         events: EventSink = NO_EVENTS,
     ) -> None:
+        """`visible` tells which topics a member's regular expression may find."""
         self._topics = AppliedTopics(metadata)
-        cluster = AppliedMetadata(metadata.state)
+        self._jobs = AssignmentJobs()
+        cluster = AppliedMetadata(metadata.state, visible)
         self.cores = DurableCores(
             OFFSETS_TOPIC,
             lambda: Coordinator(self._topics, settings, limits, cluster, events),
@@ -67,6 +72,7 @@ class GroupManager(Part):
             controller=controller,
             view=view,
             clock=clock,
+            send=self._jobs,
         )
         """The coordinators: each decides for the groups that hash to its partition."""
         self.reserved: set[str] = set()
@@ -79,9 +85,7 @@ class GroupManager(Part):
     async def join(self, request: JoinRequest) -> JoinResult:
         try:
             host = await self.cores.home(request.group_id)
-            if request.group_id in self.reserved:
-                message = f"{request.group_id!r} is a subscription that is in use"
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+            self._check_unreserved(request.group_id)
             return await host.ask(JoinResult, lambda now, token: host.core.join(now, token, request))
         except KafkaError as refusal:
             return JoinResult(error=refusal.code, member_id=request.member_id)
@@ -111,6 +115,22 @@ class GroupManager(Part):
         except KafkaError as refusal:
             return LeaveResult(error=refusal.code)
 
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+        """A heartbeat of a member that uses the protocol of KIP-848."""
+        try:
+            host = await self.cores.home(request.group_id)
+            self._check_unreserved(request.group_id)
+            return await host.ask(
+                ConsumerHeartbeatResult, lambda now, token: host.core.consumer_heartbeat(now, token, request)
+            )
+        except KafkaError as refusal:
+            return ConsumerHeartbeatResult(error=refusal.code, message=refusal.message)
+
+    def _check_unreserved(self, group_id: str) -> None:
+        if group_id in self.reserved:
+            message = f"{group_id!r} is a subscription that is in use"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+
     # --- offsets
 
     async def commit(self, request: CommitRequest) -> CommitResult:
@@ -130,17 +150,6 @@ class GroupManager(Part):
             partitions = (TopicPartition(offset.topic, offset.partition) for offset in request.offsets)
             return CommitResult(errors=dict.fromkeys(partitions, refusal.code))
 
-    def write_marker(
-        self, index: int, marker: EndMarker, *, producer_id: int, producer_epoch: int
-    ) -> Appended:
-        """Ends a transaction on a partition of the offsets topic, like `Partition.append_marker`: the coordinator there
-        must hear of it. KafkaError if the marker is refused; NOT_LEADER_OR_FOLLOWER means: ask the leader, or again."""
-        try:
-            host = self.cores.get(index)
-        except KafkaError as refusal:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
-        return host.write_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch)
-
     def unstable(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> Collection[TopicPartition]:
@@ -155,6 +164,15 @@ class GroupManager(Part):
         coordinator cannot tell now: consumers that mistook that for "none" would start over."""
         host = self.cores.find(group_id)
         return host.core.fetch_offsets(group_id, partitions) if host is not None else {}
+
+    def check_fetch(self, group_id: str, member_id: str, epoch: int) -> None:
+        """KafkaError if the member may not begin where the group has committed: it is unknown, or its epoch is old."""
+        host = self.cores.find(group_id)
+        code = ErrorCode.UNKNOWN_MEMBER_ID
+        if host is not None:
+            code = host.core.check_fetch(group_id, member_id, epoch)
+        if code:
+            raise KafkaError(code, f"{group_id}: {member_id!r} with epoch {epoch}")
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -180,6 +198,7 @@ class GroupManager(Part):
         self.cores.role_changed(partition)
 
     async def stop(self) -> None:
+        self._jobs.stop()
         self.cores.stop()
 
     def metadata_changed(self, topics: TopicChanges) -> None:
@@ -189,7 +208,7 @@ class GroupManager(Part):
         gone = [name for name in names if self._stands_for_another(name)]
         for host in self.cores.hosts():
             if host.is_ready:
-                host.core.topics_changed(names)
+                host.tell(partial(host.core.topics_changed, names=names))
             if gone:
                 host.tell(partial(host.core.topics_deleted, topics=gone))
 
@@ -230,6 +249,17 @@ class GroupManager(Part):
         host = self.cores.find(group_id)
         return host.core.describe(group_id) if host is not None else None
 
+    def member_count(self, group_id: str) -> int:
+        """Counts the members of a group of either protocol. KafkaError like `describe`."""
+        host = self.cores.find(group_id)
+        known = host.core.member_count(group_id) if host is not None else None
+        return 0 if known is None else known[1]
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription | None:
+        """The same for a group of the protocol of KIP-848."""
+        host = self.cores.find(group_id)
+        return host.core.describe_consumer_group(group_id) if host is not None else None
+
     async def delete(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         codes: dict[str, ErrorCode] = {}
         for group_id in dict.fromkeys(group_ids):
@@ -244,22 +274,6 @@ class GroupManager(Part):
             )
         except KafkaError as refusal:
             return DeleteGroupsResult(errors={group_id: refusal.code})
-
-
-class AppliedTopics:
-    """The topics that this node knows from the metadata that it has applied."""
-
-    def __init__(self, metadata: MetadataLog) -> None:
-        self._metadata = metadata
-
-    @property
-    def version(self) -> int:
-        """An offset in the metadata log, which is the same on all nodes."""
-        return self._metadata.applied
-
-    def id_of(self, name: str) -> UUID | None:
-        topic = self._metadata.state.topics.get(name)
-        return topic.topic_id if topic is not None else None
 
 
 class GroupSummary(NamedTuple):

@@ -6,13 +6,10 @@ metadata and passes requests to them.
 
 from typing import Protocol
 
-from penstock.cluster import ClusterState
-from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
     Coordinator,
     DeleteGroupsResult,
-    SharedTopic,
     ShareGroupDescription,
     ShareHeartbeat,
     ShareHeartbeatResult,
@@ -27,22 +24,6 @@ class Erase(Protocol):
     """Deletes a group's stored progress on all its partitions; KafkaError if that failed."""
 
     async def __call__(self, group_id: str, *, caller: Caller) -> object: ...
-
-
-class AppliedMetadata:
-    """Topics and group configs, as far as this node has applied the metadata."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    def topic(self, name: str) -> SharedTopic | None:
-        topic = self._state.topics.get(name)
-        if topic is None:
-            return None
-        return SharedTopic(name=name, topic_id=topic.topic_id, partitions=topic.partitions)
-
-    def config(self, group_id: str) -> ShareGroupConfig:
-        return self._state.group_config(group_id)
 
 
 class ShareGroups:

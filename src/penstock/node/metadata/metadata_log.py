@@ -37,6 +37,8 @@ SNAPSHOT_AFTER_RECORDS = 1000
 """A snapshot is written when replaying costs more than reading the state: after at least this many records."""
 SNAPSHOT_FACTOR = 4
 """A snapshot also needs this many records for each topic that exists."""
+STOP_SECONDS = 5.0
+"""How long a stop waits for changes. One that is not committed by then waits for nodes that are away."""
 
 Decided = Sequence[MetadataRecord]
 Decision = Callable[[ClusterState], Decided | Awaitable[Decided]]
@@ -173,7 +175,13 @@ class MetadataLog(Part):
         task = asyncio.get_running_loop().create_task(self._change(decide))
         self._changes.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            message = "this node stops; the next controller knows whether the change stands"
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, message) from None
 
     def _ended(self, task: asyncio.Task[Sequence[MetadataRecord]]) -> None:
         self._changes.discard(task)
@@ -181,9 +189,12 @@ class MetadataLog(Part):
             task.exception()  # if its caller was cancelled, no other code retrieves it
 
     async def stop(self) -> None:
-        """Returns when no change is under way."""
+        """Returns when no change is under way. One that waits for nodes that are away is given up."""
         if self._changes:
-            await asyncio.wait(self._changes)
+            _, stuck = await asyncio.wait(self._changes, timeout=STOP_SECONDS)
+            for change in stuck:
+                change.cancel()
+            await asyncio.gather(*stuck, return_exceptions=True)
 
     async def _change(self, decide: Decision) -> Sequence[MetadataRecord]:
         async with self._turn:

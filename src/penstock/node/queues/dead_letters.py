@@ -13,6 +13,13 @@ their own, with headers that say why, where from and how often.
 A record may be copied twice if the node fails between the copy and the save that marks the record as done; topic,
 partition and offset identify such copies.
 
+A group that names its topic by Kafka's config (errors.deadletterqueue.topic.name, KIP-1191) gets dead letters as Kafka
+writes them: with Kafka's headers beside ours, at the time of the copy, and with key, value and the record's own headers
+only if the group asks for them. Such a topic must allow it (errors.deadletterqueue.group.enable): without that, a right
+to configure a group would be a right to write to any topic.
+
+    __dlq.errors.topic, .partition, .offset, .group, .delivery.count, .message
+
 Records that would only move in circles are dropped instead, and the event says so: if the queue names the topic that it
 consumes, or, by default, if that topic is itself a dead-letter topic.
 """
@@ -21,13 +28,15 @@ import logging
 from collections.abc import Iterator
 
 from penstock.batch import BatchHeader, Record, build_batch, check_batch, iter_headers, read_records
+from penstock.cluster import Topic
+from penstock.config.definitions import DEAD_LETTERS_ALLOWED
 from penstock.errors import BatchError, CorruptLog, ErrorCode, KafkaError
 from penstock.node.calls import BROKER
 from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.queues.delivery_headers import most_unpacked
 from penstock.node.queues.driver import QueueDriver
-from penstock.queue import DeadLetter
+from penstock.queue import DeadLetter, DeadLetterReason
 from penstock.types import NO_EVENTS, EventSink, Offset
 
 log = logging.getLogger("penstock.queues")
@@ -44,10 +53,19 @@ ERROR_TYPE = "penstock-dead-error-type"
 ERROR_TEXT = "penstock-dead-error-text"
 FIRST_FAILURE = "penstock-dead-first-failure"
 LAST_FAILURE = "penstock-dead-last-failure"
+CONTENT = "penstock-dead-content"
+"""OMITTED: the dead letter has neither key nor value of its record."""
+OMITTED = "omitted"
 HEADERS = frozenset(
     {REASON, TOPIC, PARTITION, OFFSET, GROUP, DELIVERIES, AT, WORKER, ERROR_TYPE, ERROR_TEXT, FIRST_FAILURE}
-    | {LAST_FAILURE}
+    | {LAST_FAILURE, CONTENT}
 )
+KAFKA_MARK = "__dlq.errors."
+_KAFKA_MESSAGES = {
+    DeadLetterReason.DELIVERY_LIMIT: "Offset delivery count exceeded the threshold.",
+    DeadLetterReason.REJECTED: "Offset rejected by client.",
+}
+"""Kafka's words, because programs compare them."""
 
 SUFFIX = ".dlq"
 COPY_BYTES = 512 * 1024
@@ -70,16 +88,29 @@ class DeadLetterWriter:
         """Returns when the copies are committed; PenstockError if that is not possible now."""
         name, index = driver.partition.name
         target = driver.config.dead_letter_topic_of(name)
-        if target == name or (name.endswith(SUFFIX) and not driver.config.dead_letter_topic):
+        if target == name or (name.endswith(SUFFIX) and not driver.config.names_dead_letter_topic):
             self._drop(driver, letter, target)
             return
-        topic = await self._forwarder.topic(target, caller=BROKER)
-        if topic.internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: name another one")
+        topic = await self._topic(driver, target)
         for batch in self._copies(driver, letter):
             await self._forwarder.append(topic, index % topic.partitions, batch, caller=BROKER)
         driver.failures.forget(letter.first, letter.last)
         self._tell(driver, letter)
+
+    async def _topic(self, driver: QueueDriver, name: str) -> Topic:
+        if not driver.config.kafka_dead_letter_topic:
+            topic = await self._forwarder.topic(name, caller=BROKER)
+            if topic.internal:
+                message = f"{topic.name} is internal: name another one"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            return topic
+        topic = await self._forwarder.topic(name, caller=BROKER, configs={DEAD_LETTERS_ALLOWED: "true"})
+        if not topic.config.errors_deadletterqueue_group_enable:
+            message = (
+                f"{name} takes no dead letters: set {DEAD_LETTERS_ALLOWED}=true on it, or name another topic"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+        return topic
 
     def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:
         group, topic = driver.key.group_id, driver.partition.name.topic
@@ -133,8 +164,27 @@ class DeadLetterWriter:
             **_failure(driver, letter, record.offset),
         }
         kept = [(name, value) for name, value in record.headers if name not in HEADERS]
+        if driver.config.kafka_dead_letter_topic:
+            added |= _kafka_headers(driver, letter, record)
+            kept = [(name, value) for name, value in kept if not name.startswith(KAFKA_MARK)]
+            record = record._replace(timestamp=self._clock.wall_ms())
+            if not driver.config.kafka_dead_letter_copies:
+                added[CONTENT] = OMITTED
+                record, kept = record._replace(key=None, value=None), []
         new = [(name, value.encode()) for name, value in added.items()]
         return record._replace(offset=number, headers=(*kept, *new))
+
+
+def _kafka_headers(driver: QueueDriver, letter: DeadLetter, record: Record) -> dict[str, str]:
+    topic, index = driver.partition.name
+    return {
+        f"{KAFKA_MARK}topic": topic,
+        f"{KAFKA_MARK}partition": str(index),
+        f"{KAFKA_MARK}offset": str(record.offset),
+        f"{KAFKA_MARK}group": driver.key.group_id,
+        f"{KAFKA_MARK}delivery.count": str(letter.deliveries),
+        f"{KAFKA_MARK}message": _KAFKA_MESSAGES[letter.reason],
+    }
 
 
 def _failure(driver: QueueDriver, letter: DeadLetter, offset: int) -> dict[str, str]:

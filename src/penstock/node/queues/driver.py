@@ -12,6 +12,7 @@ Invariants:
  3. A driver whose partition has lost its lease or its term serves no request.
  4. An exclusive queue delivers only to the consumer that holds its lock (`exclusive_consumer`). The others stand by:
     they are woken when the lock is free, and by nothing else.
+ 5. Messages that are settled within a transaction are held by it until it ends (`transaction_settler`).
 """
 
 import asyncio
@@ -33,10 +34,12 @@ from penstock.node.queues.start_position import first_offset, is_of_another_log,
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.stats import QueueStats
+from penstock.node.queues.transaction_settler import TransactionSettler
 from penstock.node.queues.values import (
     NOTHING,
     Consumer,
     Delivery,
+    ProducerTransaction,
     as_kafka_error,
     not_leased,
     unknown_queue,
@@ -120,6 +123,7 @@ class QueueDriver:
         self.failures = FailureLog(self.consumers.name_of)
         self._listener = CommitListener(self._committed)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transactions = TransactionSettler(self, self._saver)
         self._opening = self._loop.create_task(self._open())
 
     @property
@@ -168,7 +172,8 @@ class QueueDriver:
 
     async def _open(self) -> None:
         try:
-            await self._restore(await self._saver.claim(self.term))
+            claimed = await self._saver.claim(self.term)
+            await self._restore(dict(claimed.parts), dict(claimed.open_settlements))
             self._check_leads()
         except PenstockError as trouble:
             self.end(as_kafka_error(trouble))
@@ -176,20 +181,28 @@ class QueueDriver:
         notices = RetentionNotices(self.key, self.partition, self.stats, self._events)
         self._open_reader(notices)
         self.partition.add_waiter(self._listener)
+        self._transactions.follow(suffix for suffix, _ in claimed.open_settlements)
         self.refresh()
 
     def _open_reader(self, notices: RetentionNotices) -> None:
         self._log = LogReader(self.core, self.partition, self.config.isolation, notices=notices)
         self._waking = Waking(self.core, self._consumers, lambda: self.end_offset)
 
-    async def _restore(self, parts: dict[bytes, bytes]) -> None:
+    async def _restore(self, parts: dict[bytes, bytes], open_settlements: dict[bytes, bytes]) -> None:
         """Restores the stored parts; GROUP_ID_NOT_FOUND if there are none and the queue may not be created."""
         if parts and not is_of_another_log(self.partition, parts):
-            self.core = QueuePartition.restore(settings_of(self.config), term=self.term, records=parts)
+            self.core = QueuePartition.restore(
+                settings_of(self.config),
+                term=self.term,
+                records=parts,
+                open_settlements=open_settlements,
+                now_ms=self.now_ms,
+            )
         elif parts:
             name = self.partition.name
             log.warning("queue %s on %s starts again, because the log was replaced", self.key.group_id, name)
-            await self._start_at(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
+            outdated = [part for part in (*parts, *open_settlements) if part != HEAD_SUFFIX]
+            await self._start_at(self.partition.start_offset, outdated)
             reason = "the log in memory was replaced"
             self._tell("queue.reset", first_offset=self.core.start_offset, reason=reason)
         elif self.may_begin:
@@ -215,6 +228,7 @@ class QueueDriver:
         self.partition.remove_waiter(self._listener)
         self._timer.cancel()
         self._saver.fail(why)
+        self._transactions.stop()
         self._consumers.wake_all()
         self._on_end(self)
 
@@ -229,6 +243,7 @@ class QueueDriver:
         for task in (self._opening, *self._tasks):
             task.cancel()
         await asyncio.wait({self._opening, *self._tasks})
+        await self._transactions.stopped()
 
     def _check_leads(self) -> None:
         if self.ended is not None:
@@ -302,6 +317,25 @@ class QueueDriver:
         else:
             resolve(future, error)
         self._after()
+        return future
+
+    def settle_in_transaction(
+        self,
+        member: str,
+        batches: Sequence[Acknowledgement],
+        failures: Failures,
+        transaction: ProducerTransaction,
+    ) -> asyncio.Future[None]:
+        """Done when the settlement is durable as a part of the transaction: it counts if the transaction commits. Until
+        the transaction ends it holds the messages. KafkaError if the transaction does not take it; the messages are
+        available again then. NotLeased as in `acknowledge`."""
+        now_ms = self._begin()
+        self._lock.renew(member, now_ms)
+        future: asyncio.Future[None] = self._loop.create_future()
+        work = self._transactions.begin(now_ms, member, batches, failures, transaction, future)
+        self._saver.add_waiting(future, None)
+        self._after()
+        self._spawn(work)
         return future
 
     def check_admits(self, member: str) -> None:

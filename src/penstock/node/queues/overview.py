@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.batch import iter_headers
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.node.calls import AtNode, Calls, LeaderOf, methods
@@ -34,6 +35,7 @@ NAMED_MAX = 3
 """Consumers that the refusal of a deletion names."""
 REPORTED_IN_LOOP = 300
 """Partitions of queues; each takes some 20 µs, and more if it has many consumers."""
+MARKERS_READ_BYTES = 64 * 1024
 AT_ONCE = 32
 """Queues that are described at the same time. Each takes up to a tenth of a millisecond of the event loop's time."""
 
@@ -303,12 +305,26 @@ class QueueOverview:
         )
         if is_beyond_term(partition, Term(counted.term), counted.state_end):  # the queue will start again
             return Backlog(available=end - partition.start_offset)
-        return counted.backlog
+        unread = Offset(max(counted.state_end, partition.start_offset))
+        markers = count_markers(partition, unread, end)
+        return counted.backlog._replace(available=max(0, counted.backlog.available - markers))
 
     def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is not None:
             self._queues.reload(queue, TopicPartition(topic.name, queue.partition))
+
+
+def count_markers(partition: Partition, first: Offset, end: Offset) -> int:
+    """The markers of transactions among these offsets, of which the stored state of a queue says nothing. They are no
+    messages. Only MARKERS_READ_BYTES are read: exact for the last messages of a log, where it would be seen."""
+    try:
+        data = partition.read(first, MARKERS_READ_BYTES, end=end, at_least_one=False)
+    except PenstockError:
+        return 0
+    return sum(
+        head.record_count for _, head in iter_headers(data) if head.control and head.base_offset >= first
+    )
 
 
 def has_consumers(queue: str, connected: Sequence[MergedConsumer]) -> str:

@@ -24,6 +24,7 @@ from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.queue import QueueKey
 from penstock.types import EventSink, GroupId, NodeId
 
@@ -40,6 +41,7 @@ class Queues(Part):
         view: ClusterView,
         partitions: PartitionTable,
         groups: GroupManager,
+        transactions: LedPartitions,
         forwarder: RecordForwarder,
         calls: Calls,
         clock: Clock,
@@ -53,7 +55,7 @@ class Queues(Part):
             clock=clock,
             partitions=config.groups.state_topic_partitions,
         )
-        store = QueueStateClient(state=state, local=self.state, calls=calls)
+        store = QueueStateClient(state=state, local=self.state, transactions=transactions, calls=calls)
         self.manager = QueueManager(
             store=store,
             dead_letters=DeadLetterWriter(forwarder, clock, events),

@@ -4,6 +4,7 @@ A queue on a partition hashes to one partition of that topic, whose leader has t
 `QueueStateLog`. This module finds that leader and asks it (`node.calls`), and answers if this node is it.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from penstock.cluster import STATE_TOPIC, ClusterState
@@ -17,24 +18,40 @@ from penstock.node.calls.messages.queue_state import (
     ListStartOffsets,
     ResetState,
     SaveState,
+    SettlementOutcomes,
     StartOffsets,
+    StoredSettlement,
+    StoreSettlement,
+    WatchSettlements,
 )
 from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.queues.values import as_kafka_error
-from penstock.queue import Fence, QueueKey, StatePart
-from penstock.types import NO_TERM, Caller, GroupId
+from penstock.node.replication.partition import Partition
+from penstock.node.transactions.led_partitions import LedPartitions
+from penstock.queue import Fence, Outcomes, QueueKey, StatePart
+from penstock.types import NO_TERM, Caller, GroupId, Producer
 
 WHOLE_TOPIC = -1
 """In place of a partition: the start offset that is stored there is a number of partitions, see `first_partitions`."""
+
+WATCH_SECONDS = 30
+"""How long a driver waits for the end of transactions before it asks again."""
+BUSY_SECONDS = 5.0
+"""How long a settlement waits for the markers of its producer's last transaction, which take some milliseconds."""
+JOIN_WAIT_MS = 15_000
+"""How long the coordinator of a transaction may take to add the partition: BUSY_SECONDS, and an election."""
 
 
 class QueueStateClient:
     """Asks for the state of queues, and answers for the partitions that this node leads."""
 
-    def __init__(self, *, state: ClusterState, local: QueueStateLog, calls: Calls) -> None:
+    def __init__(
+        self, *, state: ClusterState, local: QueueStateLog, transactions: LedPartitions, calls: Calls
+    ) -> None:
         """`local` has the state of the partitions that this node leads."""
         self._state = state
         self.local = local
+        self._transactions = transactions
         self._calls = calls
         calls.serve(methods.CLAIM_STATE, self._claim)
         calls.serve(methods.SAVE_STATE, self._save)
@@ -42,20 +59,40 @@ class QueueStateClient:
         calls.serve(methods.RESET_STATE, self._reset)
         calls.serve(methods.LIST_START_OFFSETS, self._list_start_offsets)
         calls.serve(methods.COUNT_STATE, self._count)
+        calls.serve(methods.STORE_SETTLEMENT, self._store_settlement)
+        calls.serve(methods.WATCH_SETTLEMENTS, self._watch_settlements)
 
     # --- asking
 
-    async def claim(self, queue: QueueKey, term: int) -> tuple[Fence, list[tuple[bytes, bytes]]]:
+    async def claim(self, queue: QueueKey, term: int) -> ClaimedState:
         """The fence for changes, and all that is stored. KafkaError if the leader cannot be reached in time."""
         await self.local.cores.ensure_topic()
         request = ClaimState(queue, term)
-        claimed = await self._calls.ask(self._home(queue), methods.CLAIM_STATE, request, caller=BROKER)
-        return claimed.fence, claimed.parts
+        return await self._calls.ask(self._home(queue), methods.CLAIM_STATE, request, caller=BROKER)
 
     async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]) -> None:
         """Returns when it can no longer be lost."""
         request = SaveState(queue, fence, number, list(parts))
         await self._calls.ask(self._home(queue), methods.SAVE_STATE, request, caller=BROKER)
+
+    async def store_settlement(self, request: StoreSettlement) -> ErrorCode:
+        """NONE when the settlement can no longer be lost; otherwise why the transaction does not take it. KafkaError:
+        it may be stored or not."""
+        stored = await self._calls.ask(
+            self._home(request.queue), methods.STORE_SETTLEMENT, request, caller=BROKER, wait_ms=JOIN_WAIT_MS
+        )
+        return ErrorCode(stored.code)
+
+    async def watch_settlements(self, request: WatchSettlements) -> Outcomes:
+        """The outcomes of settlements whose transactions have ended; waits for one, at most WATCH_SECONDS."""
+        answer = await self._calls.ask(
+            self._home(request.queue),
+            methods.WATCH_SETTLEMENTS,
+            request,
+            caller=BROKER,
+            wait_ms=WATCH_SECONDS * 1_000,
+        )
+        return answer.outcomes
 
     async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM, *, caller: Caller) -> None:
         """The queue begins at this offset, whatever was done before. `term`: of the leader in whose log it is."""
@@ -125,6 +162,33 @@ class QueueStateClient:
 
     async def _save(self, caller: Caller, request: SaveState) -> None:
         await self.local.save(request.queue, request.fence, request.number, request.parts)
+
+    async def _store_settlement(self, caller: Caller, request: StoreSettlement) -> StoredSettlement:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        partition = self.local.partition_of(request.queue)
+        code = await self._join(partition, request.transactional_id, producer)
+        if not code:
+            await self.local.settle(request.queue, request.fence, producer, request.suffix, request.value)
+        return StoredSettlement(code)
+
+    async def _join(self, partition: Partition, transactional_id: str, producer: Producer) -> ErrorCode:
+        """Adds the partition to the transaction; waits while the markers of the producer's last one are written."""
+        loop = asyncio.get_running_loop()
+        deadline, retry = loop.time() + BUSY_SECONDS, self._calls.retry()
+        while True:
+            code = await self._transactions.admit(partition, transactional_id, producer, adds=True)
+            if code is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= deadline:
+                return code
+            await retry.pause()
+
+    async def _watch_settlements(self, caller: Caller, request: WatchSettlements) -> SettlementOutcomes:
+        try:
+            async with asyncio.timeout(WATCH_SECONDS):
+                return SettlementOutcomes(
+                    await self.local.watch(request.queue, request.fence, request.suffixes)
+                )
+        except TimeoutError:
+            return SettlementOutcomes([])
 
     async def _delete(self, caller: Caller, queue: QueueKey) -> None:
         await self.local.forget(queue)

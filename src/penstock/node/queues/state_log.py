@@ -15,19 +15,22 @@ from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.queues.values import unknown_queue
+from penstock.node.replication.partition import Partition
 from penstock.queue import (
     HEAD_SUFFIX,
     Claimed,
     Fence,
     Heads,
+    Outcomes,
     QueueKey,
     QueueSettings,
     QueueStateStore,
     StatePart,
     StoredBacklog,
-    decode_head,
+    decode_settlement,
+    sort_parts,
 )
-from penstock.types import NO_TERM
+from penstock.types import NO_TERM, Producer
 
 CHUNKS_PER_TURN = 16
 """Chunks of stored state that are counted in one turn of the event loop: 65,536 offsets, a few milliseconds at most."""
@@ -74,6 +77,25 @@ class QueueStateLog:
         host = self.cores.get(self.index_of(queue))
         await host.ask(object, lambda now_ms, token: host.core.save(token, queue, fence, number, parts))
 
+    def partition_of(self, queue: QueueKey) -> Partition:
+        """The partition of the state topic that has the queue's state."""
+        return self.cores.get(self.index_of(queue)).partition
+
+    async def settle(
+        self, queue: QueueKey, fence: Fence, producer: Producer, suffix: bytes, value: bytes
+    ) -> None:
+        """Returns when the settlement is committed to the log, as a part of the producer's transaction. The partition
+        must have been admitted to it in this turn of the loop (`LedPartitions.admit`)."""
+        host = self.cores.get(self.index_of(queue))
+        await host.ask(
+            object, lambda now_ms, token: host.core.settle(token, queue, fence, producer, suffix, value)
+        )
+
+    async def watch(self, queue: QueueKey, fence: Fence, suffixes: Sequence[bytes]) -> Outcomes:
+        """The outcomes of these settlements, as soon as there is one."""
+        host = self.cores.get(self.index_of(queue))
+        return await host.ask(Outcomes, lambda now_ms, token: host.core.watch(token, queue, fence, suffixes))
+
     async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> None:
         """The queue begins at this offset, whatever was done before."""
         host = self.cores.get(self.index_of(queue))
@@ -94,23 +116,28 @@ class QueueStateLog:
         Queues are counted one after the other, and a large one in turns: however many are counted, other work waits
         for CHUNKS_PER_TURN chunks at most."""
         async with self._counting:
-            parts = self.cores.get(self.index_of(request.queue)).core.parts(request.queue)
+            core = self.cores.get(self.index_of(request.queue)).core
+            parts, opened = core.parts(request.queue), core.open_settlements(request.queue)
             if HEAD_SUFFIX not in parts:
                 raise unknown_queue(request.queue.group_id)
-            head = decode_head(parts.pop(HEAD_SUFFIX))
+            stored = sort_parts(parts)
             counted = StoredBacklog(
-                head,
+                stored.head,
                 QueueSettings(delivery_limit=request.delivery_limit, dead_letters=request.dead_letters),
                 now_ms=self._clock.wall_ms(),
                 log_start_offset=request.log_start_offset,
                 end_offset=request.end_offset,
             )
-            for number, (suffix, value) in enumerate(parts.items(), 1):
-                counted.add(suffix, value)
-                if number % CHUNKS_PER_TURN == 0:
+            for settlement in stored.settlements.values():
+                counted.settle(settlement, is_open=False)
+            for value in opened.values():
+                counted.settle(decode_settlement(value), is_open=True)
+            for count, (number, value) in enumerate(stored.chunks.items(), 1):
+                counted.add(number, value)
+                if count % CHUNKS_PER_TURN == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
-        return CountedState(head.term, counted.state_end, counted.backlog)
+        return CountedState(stored.head.term, counted.state_end, counted.backlog)
 
     async def committed_heads(self, index: int) -> tuple[int, Heads]:
         """The heads of all queues in one partition of the state topic, with the term in which this node leads it.

@@ -3,9 +3,19 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls.messages.queue_state import ClaimedState, StoreSettlement, WatchSettlements
 from penstock.node.queues.state_client import QueueStateClient
-from penstock.queue import NO_FENCE, QueueKey, StatePart
+from penstock.node.queues.values import ProducerTransaction
+from penstock.queue import (
+    NO_FENCE,
+    Outcomes,
+    QueueKey,
+    Settlement,
+    StatePart,
+    encode_settlement,
+    settlement_suffix,
+)
 
 
 class StateSaver:
@@ -16,18 +26,38 @@ class StateSaver:
         self._key = key
         self._fence = NO_FENCE
         self._number = 0
+        self._settlements = 0
         self._waiting: dict[asyncio.Future[None], KafkaError | None] = {}
         """Acknowledgements that wait for a save, each with the error of its refused ranges."""
 
-    async def claim(self, term: int) -> dict[bytes, bytes]:
+    async def claim(self, term: int) -> ClaimedState:
         """All stored parts. From now on only this object may save, until the next claim."""
-        self._fence, parts = await self._client.claim(self._key, term)
-        return dict(parts)
+        claimed = await self._client.claim(self._key, term)
+        self._fence = claimed.fence
+        return claimed
 
     async def save(self, parts: Sequence[StatePart]) -> None:
         """Returns when the parts are committed."""
         self._number += 1
         await self._client.save(self._key, self._fence, self._number, parts)
+
+    def new_suffix(self) -> bytes:
+        """For the record of a new settlement within a transaction."""
+        self._settlements += 1
+        return settlement_suffix(self._fence.number, self._settlements)
+
+    async def store_settlement(
+        self, suffix: bytes, settlement: Settlement, transaction: ProducerTransaction
+    ) -> ErrorCode:
+        """The same as `QueueStateClient.store_settlement`."""
+        value = encode_settlement(settlement)
+        return await self._client.store_settlement(
+            StoreSettlement(self._key, self._fence, *transaction, suffix=suffix, value=value)
+        )
+
+    async def watch_settlements(self, suffixes: Sequence[bytes]) -> Outcomes:
+        """The same as `QueueStateClient.watch_settlements`."""
+        return await self._client.watch_settlements(WatchSettlements(self._key, self._fence, list(suffixes)))
 
     def add_waiting(self, future: asyncio.Future[None], error: KafkaError | None) -> None:
         """The future is answered, with this error if there is one, when a save that contains it is committed."""

@@ -20,6 +20,14 @@ class NotLeased(KafkaError):
         self.ranges = list(ranges)
 
 
+class ProducerTransaction(NamedTuple):
+    """The transaction of a producer, as the producer names it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
 class Delivery(NamedTuple):
     """Stored batches, and which of their records were leased to this consumer, with the number of the delivery."""
 

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Protocol
 
 from penstock.node.queues.values import Consumer
-from penstock.node.replication.fetch_waiter import FetchWaiter
+from penstock.node.replication.fetch_waiter import CommitWatcher
 
 
 class WaitingConsumers:
@@ -96,13 +96,13 @@ async def woken(consumer: Consumer, drivers: Collection[Driver], member: str, de
     return consumer.is_set()
 
 
-class CommitListener(FetchWaiter):
+class CommitListener(CommitWatcher):
     """Calls a function at every commit of a partition, and when its leader changes."""
 
     __slots__ = ("_notify",)
 
     def __init__(self, notify: Callable[[], None]) -> None:
-        super().__init__(0, asyncio.get_running_loop().create_future())
+        super().__init__()
         self._notify = notify
 
     def committed(self, size_bytes: int) -> None:

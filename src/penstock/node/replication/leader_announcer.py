@@ -9,7 +9,6 @@ import msgspec
 from penstock.cluster import ClusterState
 from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
-from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.leaders import Leadership, LeaderTable, decode_rows, encode_rows
 from penstock.node.replication.partition import Partition
@@ -33,6 +32,8 @@ class LeaderAnnouncer(Part):
         self._node_id = node_id
         self._leaders = leaders
         self._transport = transport
+        self._topic_ids: dict[str, UUID] = {}
+        """The topic that each name stood for when the metadata last changed."""
         self._uninformed: dict[NodeId, None] = {}
         """Connected nodes that missed an announcement."""
 
@@ -45,10 +46,18 @@ class LeaderAnnouncer(Part):
             self._leaders.lost(group, partition.term, self._node_id)
 
     def metadata_changed(self, topics: TopicChanges) -> None:
-        """Forgets the leaders of deleted topics."""
-        known = self._state.topics
-        if not known.keys() >= {*topics.changed, *topics.vanished}:
-            self._leaders.keep({METADATA_GROUP.topic_id, *(topic.topic_id for topic in known.values())})
+        """Forgets the leaders of deleted topics. Those of topics that this node does not know stay: a leader may
+        announce itself before this node has applied the creation of its topic, and does not do so again."""
+        gone = {self._replaced(name) for name in (*topics.changed, *topics.vanished)} - {None}
+        if gone:
+            self._leaders.forget(gone)
+
+    def _replaced(self, name: str) -> UUID | None:
+        """The id of the topic that had this name until now, if it is gone; another topic may have the name."""
+        before, topic = self._topic_ids.pop(name, None), self._state.topics.get(name)
+        if topic is not None:
+            self._topic_ids[name] = topic.topic_id
+        return before if topic is None or topic.topic_id != before else None
 
     def announce(self, group: GroupId, term: Term, in_sync: tuple[int, ...]) -> None:
         leadership = Leadership(self._node_id, term, in_sync)

@@ -74,9 +74,9 @@ class LeaderTable:
         if known is not None and (known.term < term or known.leader == me):
             self._rows[group] = Leadership(NO_LEADER, known.term, ())
 
-    def keep(self, topic_ids: Container[UUID]) -> None:
-        """Forgets the groups of all other topics: those were deleted."""
-        self._rows = {group: row for group, row in self._rows.items() if group.topic_id in topic_ids}
+    def forget(self, topic_ids: Container[UUID | None]) -> None:
+        """Forgets the groups of these topics, which were deleted."""
+        self._rows = {group: row for group, row in self._rows.items() if group.topic_id not in topic_ids}
 
     def led_by(self, node: NodeId) -> Iterator[tuple[GroupId, Leadership]]:
         return ((group, row) for group, row in self._rows.items() if row.leader == node)

@@ -27,7 +27,7 @@ from penstock.log import Appended, Log
 from penstock.log.aborted import AbortedTransaction
 from penstock.log.segment import UNLIMITED
 from penstock.node.clock import Clock
-from penstock.node.replication.fetch_waiter import FetchWaiter
+from penstock.node.replication.fetch_waiter import CommitWatcher
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt
@@ -412,8 +412,8 @@ class Partition:
             return self.term, self.log.end_offset
         return self.log.end_of_term(term)
 
-    def add_waiter(self, waiter: FetchWaiter) -> None:
+    def add_waiter(self, waiter: CommitWatcher) -> None:
         self._pending.add_fetch(waiter)
 
-    def remove_waiter(self, waiter: FetchWaiter) -> None:
+    def remove_waiter(self, waiter: CommitWatcher) -> None:
         self._pending.remove_fetch(waiter)

@@ -4,7 +4,7 @@ the next flush."""
 import asyncio
 from collections import deque
 
-from penstock.node.replication.fetch_waiter import FetchWaiter
+from penstock.node.replication.fetch_waiter import CommitWatcher
 from penstock.types import Isolation, Offset
 
 EVERYTHING = Offset(2**63 - 1)
@@ -19,8 +19,8 @@ class PendingRequests:
         self._acks: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self.uncommitted: deque[tuple[Offset, int]] = deque()
         """Last offset and size in bytes of each uncommitted batch: when it is committed, waiting fetches count it."""
-        self.fetches: dict[FetchWaiter, None] = {}
-        self.stable_fetches: dict[FetchWaiter, None] = {}
+        self.fetches: dict[CommitWatcher, None] = {}
+        self.stable_fetches: dict[CommitWatcher, None] = {}
         """Those that read committed records only: up to the last stable offset."""
         self._flushes: list[asyncio.Future[None]] = []
 
@@ -37,13 +37,13 @@ class PendingRequests:
 
     # --- fetches
 
-    def add_fetch(self, fetch: FetchWaiter) -> None:
+    def add_fetch(self, fetch: CommitWatcher) -> None:
         self._waiting(fetch)[fetch] = None
 
-    def remove_fetch(self, fetch: FetchWaiter) -> None:
+    def remove_fetch(self, fetch: CommitWatcher) -> None:
         self._waiting(fetch).pop(fetch, None)
 
-    def _waiting(self, fetch: FetchWaiter) -> dict[FetchWaiter, None]:
+    def _waiting(self, fetch: CommitWatcher) -> dict[CommitWatcher, None]:
         return self.stable_fetches if fetch.isolation is Isolation.READ_COMMITTED else self.fetches
 
     def clear_fetches(self) -> None:

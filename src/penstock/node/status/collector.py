@@ -72,7 +72,7 @@ def _row(
         partition.group,
         tuple(_replica(one, per_entry, width) for one in partition.replica.progress()),
         None if held is None else HeldBackRow(held.queue, held.size_bytes, held.records, held.overdue_ms),
-        tuple(OverdueRow(*one) for one in overdue),
+        tuple(OverdueRow(one.transactional_id, one.state, one.open_ms, one.timeout_ms) for one in overdue),
     )
 
 

@@ -29,8 +29,8 @@ TRANSIENT = frozenset(
 
 NO_TERMS: Mapping[TopicPartition, int] = {}
 
-GROUP_TYPE = "classic"
-"""Kafka's type for a group whose offsets were committed without members, too."""
+GROUP_TYPES = ("classic", "consumer")
+"""Kafka's types for groups without members: of one that never had any, and of one whose members used KIP-848."""
 
 
 class SubscriptionStore:
@@ -68,13 +68,13 @@ class SubscriptionStore:
         """All groups here that may be subscriptions. KafkaError while not all of them are loaded."""
         if not self._groups.cores.all_online:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator is reading its log")
-        return [row.group_id for row in self._groups.list((), (GROUP_TYPE,))]
+        return [row.group_id for row in self._groups.list((), GROUP_TYPES)]
 
     def _check_unused(self, name: str) -> None:
-        group = self._groups.describe(name)
-        if group is not None and group.members:
+        members = self._groups.member_count(name)
+        if members:
             message = (
-                f"{name!r} is a consumer group with {len(group.members)} members: choose another name for "
+                f"{name!r} is a consumer group with {members} members: choose another name for "
                 "the subscription, or end these members first"
             )
             raise SubscribeRefused("group_in_use", message)

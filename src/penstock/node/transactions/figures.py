@@ -19,6 +19,8 @@ class OpenTransaction(NamedTuple):
     state: str
     open_ms: int
     timeout_ms: int
+    owner: str = ""
+    """The owner, if this is an attempt."""
 
     @property
     def is_overdue(self) -> bool:
@@ -30,5 +32,7 @@ class TransactionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     open: int = 0
     oldest_ms: int = 0
+    attempts: int = 0
+    oldest_attempt_ms: int = 0
     committed: int = 0
     aborted: int = 0

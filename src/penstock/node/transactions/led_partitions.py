@@ -12,20 +12,21 @@ Invariants:
     its way, or a repetition, could end the next one. Markers are numbered by the coordinator's term and a count, and a
     leader takes only higher numbers than the last; and it takes only markers that are addressed to its own term,
     because it does not know the numbers that leaders before it have seen.
+ 4. The marker of an operator, who may name any coordinator epoch, does not raise the one that the log knows. Otherwise
+    the log would refuse the markers of the real coordinator, and the producer's next transaction would never end.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.batch import EndMarker
-from penstock.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
+from penstock.cluster import TRANSACTIONS_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended
 from penstock.log.producers import MAX_PRODUCERS
 from penstock.node.calls import BROKER, Calls, TransactionCoordinatorOf, methods
 from penstock.node.calls.messages.transactions import JoinTransaction, Marker, WriteMarkers, WrittenMarkers
-from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -35,6 +36,10 @@ from penstock.types import Caller, GroupId, Term, TopicPartition
 COMMIT_WAIT_SECONDS = 2.0
 """How long markers of one call are waited for: those of a partition without a majority must not hold up the others. The
 coordinator asks again, and (3) makes that a question for the same marker."""
+
+
+MarkerWriter = Callable[[int, EndMarker, Producer], Appended]
+"""Appends a marker of this producer to a partition of an internal topic, like `Partition.append_marker`."""
 
 
 class WrittenMarker:
@@ -73,15 +78,18 @@ class _LedPartition:
 class LedPartitions(Part):
     """The transactions on this node's partitions. Every method is called on the event loop."""
 
-    def __init__(
-        self, *, state: ClusterState, partitions: PartitionTable, groups: GroupManager, calls: Calls
-    ) -> None:
+    def __init__(self, *, state: ClusterState, partitions: PartitionTable, calls: Calls) -> None:
         self._state = state
-        self._groups = groups
+        self._marker_writers: dict[str, MarkerWriter] = {}
         self._partitions = partitions
         self._calls = calls
         self._led: dict[GroupId, _LedPartition] = {}
         calls.serve(methods.WRITE_MARKERS, self._write_markers)
+
+    def write_through(self, topic: str, write_marker: MarkerWriter) -> None:
+        """The markers on partitions of this internal topic are written by this function: the core that has its state
+        there must hear of the end of transactions."""
+        self._marker_writers[topic] = write_marker
 
     def role_changed(self, partition: Partition) -> None:
         known = self._led.get(partition.group)
@@ -162,17 +170,18 @@ class LedPartitions(Part):
                 f"{partition.name}: marker {number} of producer {producer.producer_id} after {last.number}"
             )
             raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
+        if number is None:
+            marker = _lowered(partition, producer, marker)
         appended = self._append_marker(partition, producer, marker)
         kept = last.number if last is not None else (-1, -1)
         led.add(producer.producer_id, WrittenMarker(number or kept, appended))
         return appended
 
     def _append_marker(self, partition: Partition, producer: Producer, marker: EndMarker) -> Appended:
-        """The coordinator of groups on a partition of the offsets topic must hear of the end, too."""
         producer_id, epoch = producer
-        if partition.name.topic == OFFSETS_TOPIC:
-            index = partition.name.partition
-            return self._groups.write_marker(index, marker, producer_id=producer_id, producer_epoch=epoch)
+        writer = self._marker_writers.get(partition.name.topic)
+        if writer is not None:
+            return writer(partition.name.partition, marker, producer)
         return partition.append_marker(marker, producer_id=producer_id, producer_epoch=epoch)
 
     async def _write_markers(self, caller: Caller, request: WriteMarkers) -> WrittenMarkers:
@@ -188,7 +197,7 @@ class LedPartitions(Part):
             await asyncio.wait(waiting, timeout=COMMIT_WAIT_SECONDS)
         for committed, places in waiting.items():
             for at in places:
-                codes[at] = _outcome(committed)
+                codes[at] = marker_outcome(committed)
         return WrittenMarkers(codes)
 
     def _append(self, marker: Marker) -> tuple[ErrorCode, asyncio.Future[None] | None]:
@@ -219,7 +228,14 @@ class LedPartitions(Part):
         return partition
 
 
-def _outcome(committed: asyncio.Future[None]) -> ErrorCode:
+def _lowered(partition: Partition, producer: Producer, marker: EndMarker) -> EndMarker:
+    """(4). A marker of an older epoch stays as it is, and is refused."""
+    known = max(partition.log.producers.coordinator_epoch(producer.producer_id), 0)
+    return marker._replace(coordinator_epoch=min(marker.coordinator_epoch, known))
+
+
+def marker_outcome(committed: asyncio.Future[None]) -> ErrorCode:
+    """The code to answer for a marker that was waited for."""
     if not committed.done():
         committed.cancel()
         return ErrorCode.REQUEST_TIMED_OUT

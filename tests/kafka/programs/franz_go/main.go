@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -31,6 +32,7 @@ type settings struct {
 	Mechanism string
 	User      string
 	Secret    string
+	Protocol  string
 }
 
 type request struct {
@@ -41,12 +43,17 @@ type request struct {
 	Value    string
 	Group    string
 	Count    int
+	Protocol string
+	ID       string
+	Topics   []string
+	Commit   bool
 }
 
 // login is one set of settings, and a client that stays connected between requests.
 type login struct {
-	options []kgo.Opt
-	client  *kgo.Client
+	options   []kgo.Opt
+	client    *kgo.Client
+	producers map[string]*kgo.Client // by transactional id
 }
 
 func main() {
@@ -100,9 +107,13 @@ func perform(logins map[string]*login, asked request) (any, error) {
 	case "produce":
 		return own.produce(ctx, asked.Topic, asked.Value)
 	case "consume":
-		return own.consume(ctx, asked.Topic, asked.Group, asked.Count)
+		return own.consume(ctx, asked)
+	case "transact":
+		return true, own.transact(ctx, asked)
+	case "transform":
+		own.transform(asked)
 	case "close":
-		own.client.Close()
+		own.close()
 		delete(logins, asked.Client)
 		return true, nil
 	}
@@ -111,7 +122,7 @@ func perform(logins map[string]*login, asked request) (any, error) {
 
 func connect(told settings) (*login, error) {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(told.Bootstrap),
+		kgo.SeedBrokers(strings.Split(told.Bootstrap, ",")...),
 		kgo.RetryTimeout(patience / 4),
 		kgo.RecordDeliveryTimeout(patience),
 	}
@@ -126,7 +137,17 @@ func connect(told settings) (*login, error) {
 		options = append(options, kgo.SASL(mechanism(told)))
 	}
 	client, err := kgo.NewClient(options...)
-	return &login{options, client}, err
+	if told.Protocol == "consumer" {
+		options = append(options, kgo.ServerSideBalancer())
+	}
+	return &login{options, client, map[string]*kgo.Client{}}, err
+}
+
+func (own *login) close() {
+	own.client.Close()
+	for _, producer := range own.producers {
+		producer.Close()
+	}
 }
 
 func tlsConfig(told settings) (*tls.Config, error) {
@@ -170,11 +191,14 @@ func (own *login) produce(ctx context.Context, topic, value string) (int64, erro
 	return record.Offset, err
 }
 
-func (own *login) consume(ctx context.Context, topic, group string, count int) ([]string, error) {
+func (own *login) consume(ctx context.Context, asked request) ([]string, error) {
 	more := []kgo.Opt{
-		kgo.ConsumeTopics(topic),
-		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(asked.Topic),
+		kgo.ConsumerGroup(asked.Group),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	}
+	if asked.Protocol == "consumer" {
+		more = append(more, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
 	}
 	member, err := kgo.NewClient(append(more, own.options...)...)
 	if err != nil {
@@ -182,7 +206,7 @@ func (own *login) consume(ctx context.Context, topic, group string, count int) (
 	}
 	defer member.Close()
 	values := []string{}
-	for len(values) < count {
+	for len(values) < asked.Count {
 		fetched := member.PollFetches(ctx)
 		for _, failed := range fetched.Errors() {
 			return values, failed.Err

@@ -65,9 +65,9 @@ public final class ClientProgram {
             case "create" -> login.create(request.get("topic").asText());
             case "topics" -> login.topics();
             case "produce" -> login.produce(request.get("topic").asText(), request.get("value").asText());
-            case "consume" -> login.consume(
-                request.get("topic").asText(), request.get("group").asText(), request.get("count").asInt());
+            case "consume" -> login.consume(request);
             case "transact" -> login.transact(request);
+            case "transform" -> new Transformer(login.settings, request).run();
             case "close" -> logins.remove(name).close();
             default -> throw new IllegalArgumentException(verb);
         };
@@ -127,14 +127,18 @@ public final class ClientProgram {
             return producer.send(new ProducerRecord<>(topic, value)).get().offset();
         }
 
-        List<String> consume(String topic, String group, int count) {
+        List<String> consume(JsonNode request) {
+            int count = request.get("count").asInt();
             Map<String, Object> own = new HashMap<>(settings);
-            own.put("group.id", group);
+            own.put("group.id", request.get("group").asText());
+            if (request.has("protocol")) {
+                own.put("group.protocol", request.get("protocol").asText());
+            }
             own.put("auto.offset.reset", "earliest");
             List<String> values = new ArrayList<>();
             long deadline = System.currentTimeMillis() + PATIENCE_MS;
             try (var consumer = new KafkaConsumer<>(own, new StringDeserializer(), new StringDeserializer())) {
-                consumer.subscribe(List.of(topic));
+                consumer.subscribe(List.of(request.get("topic").asText()));
                 while (values.size() < count && System.currentTimeMillis() < deadline) {
                     for (ConsumerRecord<String, String> one : consumer.poll(Duration.ofMillis(200))) {
                         values.add(one.value());
@@ -146,14 +150,16 @@ public final class ClientProgram {
 
         boolean transact(JsonNode request) throws Exception {
             var transactional = transactional(request.get("id").asText());
-            var input = new TopicPartition(request.get("topics").get(0).asText(), 0);
-            var group = new ConsumerGroupMetadata(request.get("group").asText());
             transactional.beginTransaction();
             for (JsonNode topic : request.get("topics")) {
                 transactional.send(new ProducerRecord<>(topic.asText(), request.get("value").asText()));
             }
-            var offset = new OffsetAndMetadata(request.get("offset").asLong());
-            transactional.sendOffsetsToTransaction(Map.of(input, offset), group);
+            if (request.has("offset")) {
+                var input = new TopicPartition(request.get("topics").get(0).asText(), 0);
+                var offset = new OffsetAndMetadata(request.get("offset").asLong());
+                var group = new ConsumerGroupMetadata(request.get("group").asText());
+                transactional.sendOffsetsToTransaction(Map.of(input, offset), group);
+            }
             if (request.get("commit").asBoolean()) {
                 transactional.commitTransaction();
             } else {
@@ -194,6 +200,9 @@ public final class ClientProgram {
             made.put("delivery.timeout.ms", PATIENCE_MS);
             made.put("request.timeout.ms", PATIENCE_MS / 2);
             made.put("security.protocol", (told.has("mechanism") ? "SASL_" : "") + (told.has("ca") ? "SSL" : "PLAINTEXT"));
+            if (told.has("protocol")) {
+                made.put("group.protocol", told.get("protocol").asText());
+            }
             if (told.has("ca")) {
                 made.put("ssl.truststore.type", "PEM");
                 made.put("ssl.truststore.location", told.get("ca").asText());

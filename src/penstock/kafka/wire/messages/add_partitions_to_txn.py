@@ -35,18 +35,18 @@ class AddPartitionsToTxnTransaction(Message, kw_only=True, gc=False):
 
 
 class AddPartitionsToTxnRequest(Message, kw_only=True, gc=False):
+    transactions: list[AddPartitionsToTxnTransaction] = []
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = 0
     v3_and_below_producer_epoch: int = 0
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = []
-    transactions: list[AddPartitionsToTxnTransaction] = []
 
     SCHEMA: ClassVar[Schema] = (
+        Field("transactions", ARRAY, 4, 5, AddPartitionsToTxnTransaction),
         Field("v3_and_below_transactional_id", STRING, 0, 3),
         Field("v3_and_below_producer_id", INT64, 0, 3),
         Field("v3_and_below_producer_epoch", INT16, 0, 3),
         Field("v3_and_below_topics", ARRAY, 0, 3, AddPartitionsToTxnTopic),
-        Field("transactions", ARRAY, 4, 5, AddPartitionsToTxnTransaction),
     )
     ROOT: ClassVar[Root | None] = Root("AddPartitionsToTxn request", 0, 5, 3)
 
@@ -83,14 +83,14 @@ class AddPartitionsToTxnResult(Message, kw_only=True, gc=False):
 
 class AddPartitionsToTxnResponse(Message, kw_only=True, gc=False):
     throttle_time_ms: int = 0
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = []
     error_code: int = 0
     results_by_transaction: list[AddPartitionsToTxnResult] = []
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = []
 
     SCHEMA: ClassVar[Schema] = (
         Field("throttle_time_ms", INT32, 0, 5),
-        Field("results_by_topic_v3_and_below", ARRAY, 0, 3, AddPartitionsToTxnTopicResult),
         Field("error_code", INT16, 4, 5),
         Field("results_by_transaction", ARRAY, 4, 5, AddPartitionsToTxnResult),
+        Field("results_by_topic_v3_and_below", ARRAY, 0, 3, AddPartitionsToTxnTopicResult),
     )
     ROOT: ClassVar[Root | None] = Root("AddPartitionsToTxn response", 0, 5, 3)

@@ -31,13 +31,13 @@ class DeleteTopicState(Message, kw_only=True, gc=False):
 
 
 class DeleteTopicsRequest(Message, kw_only=True, gc=False):
-    topic_names: list[str] = []
     topics: list[DeleteTopicState] = []
+    topic_names: list[str] = []
     timeout_ms: int = 0
 
     SCHEMA: ClassVar[Schema] = (
-        Field("topic_names", ARRAY, 1, 5, STRING),
         Field("topics", ARRAY, 6, 6, DeleteTopicState),
+        Field("topic_names", ARRAY, 1, 5, STRING),
         Field("timeout_ms", INT32, 1, 6),
     )
     ROOT: ClassVar[Root | None] = Root("DeleteTopics request", 1, 6, 4)

@@ -51,16 +51,16 @@ class OffsetCommitRequest(Message, kw_only=True, gc=False):
     group_id: str = ""
     generation_id_or_member_epoch: int = -1
     member_id: str = ""
-    retention_time_ms: int = -1
     group_instance_id: str | None = None
+    retention_time_ms: int = -1
     topics: list[OffsetCommitRequestTopic] = []
 
     SCHEMA: ClassVar[Schema] = (
         Field("group_id", STRING, 2, 10),
         Field("generation_id_or_member_epoch", INT32, 2, 10),
         Field("member_id", STRING, 2, 10),
-        Field("retention_time_ms", INT64, 2, 4),
         Field("group_instance_id", STRING, 7, 10, nullable_from=7),
+        Field("retention_time_ms", INT64, 2, 4),
         Field("topics", ARRAY, 2, 10, OffsetCommitRequestTopic),
     )
     ROOT: ClassVar[Root | None] = Root("OffsetCommit request", 2, 10, 8)

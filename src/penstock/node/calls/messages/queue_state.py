@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.queue import Backlog, Fence, QueueKey, StatePart
+from penstock.queue import Backlog, Fence, Outcomes, QueueKey, StatePart
 from penstock.types import NO_TERM
 
 
@@ -14,6 +14,7 @@ class ClaimState(msgspec.Struct, frozen=True, array_like=True):
 class ClaimedState(msgspec.Struct, frozen=True, array_like=True):
     fence: Fence
     parts: list[tuple[bytes, bytes]]
+    open_settlements: list[tuple[bytes, bytes]] = []
 
 
 class SaveState(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +22,40 @@ class SaveState(msgspec.Struct, frozen=True, array_like=True):
     fence: Fence
     number: int
     parts: list[StatePart]
+
+
+class StoreSettlement(msgspec.Struct, frozen=True, array_like=True):
+    """A settlement within a transaction of this producer. `suffix`: of its key; `value`: its record."""
+
+    queue: QueueKey
+    fence: Fence
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    suffix: bytes
+    value: bytes
+
+
+class StoredSettlement(msgspec.Struct, frozen=True, array_like=True):
+    """`code`: why the transaction does not take the settlement; NONE if it is stored. Any other failure is an error of
+    the call: then it may be stored or not."""
+
+    code: int
+
+
+class WatchSettlements(msgspec.Struct, frozen=True, array_like=True):
+    """Waits for the end of the transactions of these settlements, which were stored under this fence or an older
+    one."""
+
+    queue: QueueKey
+    fence: Fence
+    suffixes: list[bytes]
+
+
+class SettlementOutcomes(msgspec.Struct, frozen=True, array_like=True):
+    """Settlements whose transactions have ended, and whether they were committed. None: ask again."""
+
+    outcomes: Outcomes
 
 
 class ResetState(msgspec.Struct, frozen=True, array_like=True):

@@ -53,3 +53,32 @@ class DamagedReplica(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     reason: str
     takes_part: bool = False
+
+
+class ListSamples(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for the samples after a time; with the lag of one group, if it is named."""
+
+    since_ms: int
+    group: str | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The figures of one node at one moment: see `node.status.samples`."""
+
+    time_ms: int
+    bytes_in: int
+    bytes_out: int
+    messages: int
+    requests: int
+    connections: int
+    lag: int
+    ready: int
+    leased: int
+    delayed: int
+    lags: dict[str, int] = {}
+    """The lags of groups by name."""
+
+    def only(self, group: str | None) -> "Sample":
+        """The same without the lags of other groups."""
+        lag = None if group is None else self.lags.get(group)
+        return msgspec.structs.replace(self, lags={} if group is None or lag is None else {group: lag})

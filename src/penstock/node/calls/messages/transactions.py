@@ -45,3 +45,39 @@ class WriteMarkers(msgspec.Struct, frozen=True, array_like=True):
 class WrittenMarkers(msgspec.Struct, frozen=True, array_like=True):
     codes: list[int]
     """An error code for each marker, in the order of the request; NONE if it is committed."""
+
+
+class LendAttempt(msgspec.Struct, frozen=True, array_like=True):
+    """A task of an owner asks for a producer (`transactions/attempts.py`)."""
+
+    owner: str
+    version: int
+    timeout_ms: int
+
+
+class LentAttempt(msgspec.Struct, frozen=True, array_like=True):
+    producer_id: int
+    producer_epoch: int
+    is_committed: bool
+    """There is no producer, because the version is committed already."""
+
+
+class CommitVersion(msgspec.Struct, frozen=True, array_like=True):
+    owner: str
+    version: int
+    winners: list[tuple[int, int]]
+    """Producer ids and epochs."""
+
+
+class RollbackVersion(msgspec.Struct, frozen=True, array_like=True):
+    owner: str
+    version: int
+
+
+class DecidedVersion(msgspec.Struct, frozen=True, array_like=True):
+    was_committed: bool
+    """An earlier request has committed it, or a later version."""
+
+
+class RenewAttempts(msgspec.Struct, frozen=True, array_like=True):
+    owner: str

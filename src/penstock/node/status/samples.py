@@ -1,0 +1,113 @@
+"""The node's figures of the last minutes, for plots without a monitoring system.
+
+Every SAMPLE_MS the node stores one Sample, RING_SAMPLES of them: a quarter of an hour in a few hundred kilobytes. A
+sample copies counters and adds up offsets, a microsecond for each partition. All nodes sample at the same moments of
+the wall clock, so that the samples of a cluster can be added up.
+
+Only nodes with an HTTP port sample: there is no other way to ask for samples. Rates are computed from two neighbours:
+`bytes_in`, `bytes_out`, `messages` and `requests` count since the node started, or began to lead.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Container
+from typing import TYPE_CHECKING, cast
+
+from penstock.errors import KafkaError
+from penstock.node.calls import BROKER, methods
+from penstock.node.calls.messages.status import ListSamples, Sample
+from penstock.node.parts import Part
+from penstock.node.slices import in_slices
+from penstock.types import Caller, TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+SAMPLE_MS = 5_000
+RING_SAMPLES = 180
+ROWS_PER_TURN = 200
+"""Partitions and groups that are looked at before other work gets its turn."""
+MAX_GROUPS = 200
+"""Groups whose lag is kept, those that are farthest behind: a name and a number in each sample."""
+
+
+class Samples(Part):
+    """The ring of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._ring: deque[Sample] = deque(maxlen=RING_SAMPLES)
+        self._task: asyncio.Task[None] | None = None
+        node.calls.serve(methods.LIST_SAMPLES, self._list)
+
+    async def start(self) -> None:
+        if self._node.config.http is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def of_cluster(
+        self, since_ms: int, group: str | None = None
+    ) -> tuple[dict[int, list[Sample]], list[int]]:
+        """The samples of each node, and the nodes that did not answer."""
+        nodes = [one.node_id for one in self._node.view.brokers()]
+        request = ListSamples(since_ms, group)
+        answers = await self._node.calls.ask_nodes(nodes, methods.LIST_SAMPLES, request, caller=BROKER)
+        silent = sorted(node for node, answer in answers.items() if isinstance(answer, KafkaError))
+        told = {node: answer for node, answer in answers.items() if not isinstance(answer, KafkaError)}
+        return told, silent
+
+    def _list(self, caller: Caller, request: ListSamples) -> list[Sample]:
+        wanted = [one for one in self._ring if one.time_ms > request.since_ms]
+        return [one.only(request.group) for one in wanted]
+
+    async def _run(self) -> None:
+        while True:
+            wall_ms = self._node.clock.wall_ms()
+            await asyncio.sleep((SAMPLE_MS - wall_ms % SAMPLE_MS) / 1000)
+            if self._node.ready:
+                # The timer may fire a little early or late: the moment that was meant is what nodes share.
+                time_ms = round(self._node.clock.wall_ms() / SAMPLE_MS) * SAMPLE_MS
+                self._ring.append(await take_sample(self._node, time_ms))
+
+
+async def take_sample(node: "Node", time_ms: int) -> Sample:
+    """Runs on the event loop, in slices."""
+    messages = 0
+    ends: dict[TopicPartition, tuple[int, int]] = {}
+    async for partition in in_slices(list(node.partitions.online()), ROWS_PER_TURN):
+        ends[partition.name] = partition.start_offset, partition.high_watermark
+        if partition.serves and not partition.name.topic.startswith("__"):
+            messages += partition.high_watermark
+    lags = await _lags(node, ends)
+    backlogs = [one.backlog for one in await node.queues.manager.figures() if one.backlog is not None]
+    metrics = node.metrics
+    return Sample(
+        time_ms=time_ms,
+        bytes_in=metrics.bytes_in,
+        bytes_out=metrics.bytes_out,
+        messages=messages,
+        requests=sum(api.requests for api in metrics.apis.values()),
+        connections=metrics.connections,
+        lag=sum(lags.values()),
+        ready=sum(one.available for one in backlogs),
+        leased=sum(one.leased for one in backlogs),
+        delayed=sum(one.deferred + one.waiting for one in backlogs),
+        lags=dict(sorted(lags.items(), key=lambda row: -row[1])[:MAX_GROUPS]),
+    )
+
+
+async def _lags(node: "Node", ends: dict[TopicPartition, tuple[int, int]]) -> dict[str, int]:
+    """The lag of each group that this node coordinates, on partitions of which it has a replica."""
+    held = cast(Container[TopicPartition], ends)
+    found: dict[str, int] = {}
+    async for group in in_slices(node.groups.summaries(held), ROWS_PER_TURN):
+        if group.offsets:
+            found[group.group_id] = sum(
+                max(0, ends[where][1] - max(offset, ends[where][0]))
+                for where, offset in group.offsets.items()
+            )
+    return found
