@@ -107,10 +107,11 @@ def timed_stream(spark: SparkSession, system: System, cell: Cell, checkpoint: Pa
     return spent_ms / 1000
 
 
-def timed_sink(rows: DataFrame, system: System, topic: str) -> float:
+def timed_sink(rows: DataFrame, system: System, topic: str, **options: str) -> float:
     with Cluster(ClientSettings(bootstrap_servers=system.bootstrap)) as cluster:
         cluster.create_topic(topic, partitions=PARTITIONS)
     writer = rows.write.format(system.format).options(**system.options).option("topic", topic)
+    writer = writer.options(**options)
     began = time.perf_counter()
     writer.mode("append").save()
     return time.perf_counter() - began

@@ -25,6 +25,13 @@ SHOWS = {
         "second worker: picture-4.png, for the second time",
         "the second worker did 7; 0 jobs are left",
     ],
+    "exactly_once": [
+        "10 jobs wait",
+        r"order 4: acked and not committed \.\.\. \(crash\)",
+        "the first worker died with status 1",
+        "order 4: done, at delivery 2",
+        "10 invoices, 10 different ones",
+    ],
     "push_subscriber": [
         "billing: order 3",
         "mailing: order 6",

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock import Broker
 from penstock.spark.java import why_not
 from tests.spark.forks import Forks
+from tests.spark.s3_server import S3Server
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Tests are over before the JVM's second compiler or a parallel collector has paid for itself. Commands that start
@@ -105,3 +106,18 @@ def read(spark: SparkSession, broker: Broker) -> Callable[..., DataFrame]:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def s3_path(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty bucket, which the variables of this process lead to."""
+    for name, value in s3_server.variables().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.make_bucket()}/lake"

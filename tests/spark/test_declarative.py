@@ -43,7 +43,10 @@ def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> Non
         for number in range(40):
             order = {"id": number, "customer": f"c{number % 3}", "amount": number * 5}
             producer.produce("orders", json.dumps(order).encode())
+        producer.produce("orders", json.dumps({"id": 39, "customer": "c0", "amount": 195}).encode())  # again
         producer.produce("orders", b"no order")
+        for number in range(2):
+            producer.produce("customers", json.dumps({"city": f"city {number}"}).encode(), key=f"c{number}")
         assert producer.flush(20) == 0
         environment = {
             **os.environ,
@@ -57,6 +60,15 @@ def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> Non
             ["spark-pipelines", "run", "--spec", "spark-pipeline.yml"],
             cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert len(values_of(broker, "orders-large", 20)) == 20
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert len(values_of(broker, "orders-large", 21)) == 21
         assert values_of(broker, "orders.dlq", 1) == [b"no order"]
+        full = values_of(broker, "orders-full", 41)
+        assert full.count(b"no order") == 1
+        orders = [json.loads(value) for value in full if value != b"no order"]
+        assert sorted(order["id"] for order in orders) == list(range(40)), "each once"
+        assert {order["customer"]: order["customer_row"] for order in orders} == {
+            "c0": {"city": "city 0"},
+            "c1": {"city": "city 1"},
+            "c2": None,
+        }

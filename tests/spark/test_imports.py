@@ -16,6 +16,8 @@ BROKER = (
     "penstock.kafka.server",
 )
 HEAVY = ("asyncio", "uvloop", "starlette", "confluent_kafka", "click", "rich", "fastavro", "pyarrow.compute")
+NOT_FOR_ANSWERS = ("pyarrow", "numpy", "http.client", "penstock.batch", "penstock.kafka.wire")
+"""Modules that a process does without that neither reads nor writes records."""
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -26,14 +28,32 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_an_executor_never_loads_the_broker() -> None:
     loaded = loaded_by(
-        "import pyspark_penstock, penstock.spark.sink, penstock.spark.task, penstock.spark.payloads"
+        "import pyspark_penstock, penstock.spark.sink, penstock.spark.sink_attempts, penstock.spark.sink_sender,"
+        "penstock.spark.task, penstock.spark.payloads"
     )
     assert "penstock.client.wire.fetch" in loaded
     assert not [name for name in loaded if name.startswith(BROKER)]
 
 
 def test_planning_a_read_loads_nothing_heavy() -> None:
-    assert not loaded_by("import pyspark_penstock") & set(HEAVY)
+    assert not loaded_by("import pyspark_penstock, penstock.spark.batch_reader") & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("process", "statement"),
+    [
+        ("looks for data sources", "import pyspark_penstock"),
+        (
+            "asks for the columns",
+            "from pyspark_penstock import DefaultSource;"
+            "DefaultSource({'subscribe': 'orders', 'kafka.bootstrap.servers': 'here:9092'}).schema()",
+        ),
+        ("commits", "import penstock.spark.sink"),
+    ],
+)
+def test_a_process_without_records_loads_neither_arrow_nor_the_protocol(process: str, statement: str) -> None:
+    found = loaded_by(statement) - loaded_by("import pyspark.sql.datasource")
+    assert not [name for name in found if name.startswith(NOT_FOR_ANSWERS)], process
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import ResourceType
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines import archive
@@ -57,6 +58,7 @@ def test_a_stream_reads_and_writes(
 ) -> None:
     target = unique("copies")
     node.allow("alice", TOPIC, target, READ, WRITE, CREATE)
+    node.allow("alice", ResourceType.TRANSACTIONAL_ID, "*", WRITE)
     rows = spark.range(10).selectExpr("cast(id as string) as value")
     rows.write.format("penstock").options(**options(node), topic=topic).mode("append").save()
     stream = (
@@ -65,7 +67,7 @@ def test_a_stream_reads_and_writes(
         .load()
         .select("value")
     )
-    writer = stream.writeStream.format("penstock").options(**options(node), topic=target)
+    writer = stream.writeStream.format("penstock").options(**options(node), topic=target, exactlyOnce="true")
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     progress = str(query.lastProgress)

@@ -39,8 +39,15 @@ def found(message: Message) -> Found:
 
 
 def read_topic(servers: str, topic: str, partitions: int) -> list[Found]:
-    """All records of a topic, each partition in its order."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": topic, "enable.partition.eof": True})
+    """All records of a topic, each partition in its order; also those of transactions that are open or aborted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": topic,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+        }
+    )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     records: list[Found] = []
     ends = 0

@@ -64,7 +64,7 @@ def test_names_of_options_do_not_depend_on_case() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("kafka.transactional.id", "t", "no transactions: this sink does not use them yet"),
+        ("kafka.transactional.id", "t", "the sink makes transactions by itself"),
         ("kafka.ssl.engine.factory.class", "x", "no JVM client here"),
         ("kafka.security.protocol", "TLS", "one of PLAINTEXT, SSL"),
         ("kafka.key.serializer", "x", "cast in the query"),

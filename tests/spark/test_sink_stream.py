@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyarrow import RecordBatch
 from pyspark.sql import SparkSession
@@ -76,7 +77,7 @@ def test_a_stream_of_whole_results_writes_them_each_time(
 def test_the_reports_of_a_micro_batch_name_query_batch_and_attempt(
     spark: SparkSession, broker: Broker, make_topic: MakeTopic, tmp_path: Path, checkpoint: str
 ) -> None:
-    """A basis for exactly-once writes."""
+    """The commit runs in another process, and knows no more than they tell."""
     topic, reports = make_topic("reports"), tmp_path / "reports.jsonl"
 
     # Local classes, so that Spark's workers get them by value.
@@ -123,6 +124,7 @@ def test_the_reports_of_a_micro_batch_name_query_batch_and_attempt(
     assert sum(row[4] for row in noted[:4]) == 20
 
 
+@pytest.mark.long
 def test_a_broker_killed_in_mid_write_has_every_row_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
     """No task fails, so no attempt is repeated; and within an attempt nothing is duplicated."""
     tasks, far_apart = 2, 1_000_000_000

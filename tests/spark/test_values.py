@@ -162,6 +162,37 @@ def test_a_bad_record_becomes_a_complete_dead_letter(
     assert config_of(broker, f"{topic}.dlq", "retention.ms") == "-1"
 
 
+def test_a_bad_record_keeps_its_row_with_a_null_value_on_request(
+    make_topic: Make, produce: Produce, read: Read
+) -> None:
+    topic = make_topic()
+    produce(topic, [b'{"id": 1}', {"value": b"no json", "key": b"k"}, b'{"id": "x"}', b'{"id": 4}'])
+    frame = read(topic, valueFormat="json", valueSchema=SCHEMA, badRecords="null").orderBy("offset")
+    rows = frame.selectExpr("offset", "string(key)", "value is null AS bad", "value.id").collect()
+    assert [tuple(row) for row in rows] == [
+        (0, None, False, 1),
+        (1, "k", True, None),
+        (2, None, True, None),
+        (3, None, False, 4),
+    ]
+
+
+def test_a_stream_reads_on_past_bad_records_that_become_null(
+    spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, checkpoint: str, tmp_path: Path
+) -> None:
+    topic = make_topic()
+    produce(topic, [b'{"id": %d}' % n if n % 10 else b"{" for n in range(100)])
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = reader.options(subscribe=topic, startingOffsets="earliest", badRecords="null")
+    frame = reader.options(valueFormat="json", valueSchema=SCHEMA).load()
+    out = str(tmp_path / "out")
+    writer = frame.select("offset", "value.id").writeStream.format("parquet").option("path", out)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    rows = spark.read.parquet(out).orderBy("offset").collect()
+    assert [tuple(row) for row in rows] == [(n, n if n % 10 else None) for n in range(100)]
+
+
 def test_a_stream_skips_bad_records_and_continues(
     spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -230,6 +261,27 @@ def test_a_bad_arrow_record_leaves_no_row_behind(make_topic: Make, produce: Prod
     produce(topic, [out.getvalue(), b"junk", out.getvalue()])
     frame = read(topic, valueFormat="arrow", valueSchema=SCHEMA, badRecords="deadLetter")
     assert sorted(row.id for row in frame.select("value.id").collect()) == [1, 1, 2, 2]
+
+
+def test_a_bad_arrow_record_becomes_one_row_with_a_null_value(
+    make_topic: Make, produce: Produce, read: Read
+) -> None:
+    out = io.BytesIO()
+    table = pa.table({"id": pa.array([1, 2]), "name": ["a", "b"]})
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    topic = make_topic()
+    produce(topic, [out.getvalue(), b"junk", out.getvalue()])
+    frame = read(topic, valueFormat="arrow", valueSchema=SCHEMA, badRecords="null").orderBy(
+        "offset", "value.id"
+    )
+    assert [tuple(row) for row in frame.select("offset", "value.id").collect()] == [
+        (0, 1),
+        (0, 2),
+        (1, None),
+        (2, 1),
+        (2, 2),
+    ]
 
 
 def test_a_pattern_does_not_read_its_own_dead_letters(

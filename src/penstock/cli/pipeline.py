@@ -1,32 +1,33 @@
 """`penstock pipeline`: ready-made pipelines on any Spark master. The work is in `penstock.spark`; here are the options,
 and what is printed of the results. `penstock.spark` needs PySpark, so it is imported when a pipeline runs."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.connection import Command, json_option
+from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json, table
-from penstock.cli.pipeline_progress import shown
+from penstock.cli.pipeline_running import check_when, finish, finish_stream, scheduled, stream
+from penstock.cli.pipeline_selection import selected, selection_of
 from penstock.cli.pipeline_session import OnSpark, on_spark
-from penstock.cli.stopping import stop_on_signals
+from penstock.cli.pipeline_tables import catalog_option, convert, optimize, vacuum
+from penstock.cli.pipeline_to_topic import dedupe, enrich, mirror, reprocess
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.spark import Schedule
+    from pyspark.sql import DataFrame
 
 PIPELINES = {
-    "archive": "Topics to Parquet, by topic and date, exactly once; small files are merged.",
+    "archive": "Topics to Delta or Iceberg tables, by date, exactly once.",
     "replay": "An archive back into topics, in order.",
     "history": "An archive and what came since, as one table to count or query.",
     "aggregate": "Counts and sums by key and window of time, to a topic or a table.",
+    "dedupe": "Topics to a topic, without records whose id came before.",
+    "enrich": "Topics to a topic, each record with a field more, from a compacted topic as a table.",
+    "mirror": "Topics of another Kafka cluster into this one, with the offsets of consumer groups.",
+    "reprocess": "An archive through a function of yours into a new topic.",
 }
 MEGABYTE = 1 << 20
 COUNTS = """
@@ -38,15 +39,19 @@ COUNTS = """
 @click.group(
     epilog=examples(
         "penstock pipeline list",
-        "penstock pipeline run archive orders --to ./archive",
-        "penstock pipeline run history --from ./archive",
+        "penstock pipeline run archive orders --to ./lake",
+        "penstock pipeline run history --from ./lake",
     )
 )
 def pipeline() -> None:
     """Run ready-made pipelines on Spark.
 
-    They need PySpark (pip install "penstock[spark]") and Java 17 or later.
+    They need PySpark (pip install "penstock[spark,lake]") and Java 17 or later.
     """
+
+
+for _table_command in (optimize, vacuum, convert):
+    pipeline.add_command(_table_command)
 
 
 @pipeline.command("list", epilog=examples("penstock pipeline list", "penstock pipeline list --json"))
@@ -61,8 +66,8 @@ def list_pipelines(as_json: bool) -> None:
 
 @pipeline.group(
     epilog=examples(
-        "penstock pipeline run archive orders payments --to s3a://lake/archive --every 1m",
-        "penstock pipeline run replay --from ./archive orders --to-topic orders-again",
+        "penstock pipeline run archive orders payments --to ./lake --every 1m",
+        "penstock pipeline run replay --from ./lake orders --to-topic orders-again",
         "penstock pipeline run aggregate orders --sum amount --to-topic totals --checkpoint ./state",
     )
 )
@@ -70,38 +75,8 @@ def run() -> None:
     """Run a pipeline on all records that exist now, or with --every until Ctrl-C."""
 
 
-# --- options of all streams
-
-
-def scheduled(command: Command) -> Command:
-    """Gives a command --every and --once."""
-    every = click.option(
-        "--every", metavar="TIME", help="Keep running, a batch at most this often: 500ms, 10s, 5m."
-    )
-    once = click.option("--once", is_flag=True, help="Process all existing records, then end (the default).")
-    return every(once(command))
-
-
-def _check_when(every: str | None, once: bool) -> None:
-    if every is not None and once:
-        raise click.UsageError("--every and --once exclude each other")
-
-
-@contextmanager
-def _stream(
-    where: OnSpark, name: str, every: str | None, as_json: bool
-) -> "Iterator[tuple[SparkSession, Schedule]]":
-    with where.session(name) as spark, stop_on_signals() as stop, shown(as_json=as_json) as progress:
-        from penstock.spark import Schedule
-
-        yield spark, Schedule(every=every, on_batch=progress, stop=lambda: bool(stop))
-
-
-def _finish(as_json: bool, result: dict[str, Any], line: str) -> None:
-    if as_json:
-        click.echo(json.dumps({"done": result}))
-    else:
-        show(line)
+for _run_command in (dedupe, enrich, mirror, reprocess):
+    run.add_command(_run_command)
 
 
 # --- archive
@@ -110,15 +85,21 @@ def _finish(as_json: bool, result: dict[str, Any], line: str) -> None:
 # fmt: off
 @run.command(
     epilog=examples(
-        "penstock pipeline run archive orders --to ./archive",
-        "penstock pipeline run archive orders payments --to hdfs:///archive --every 1m --master yarn",
-        "penstock pipeline run archive --pattern 'shop\\..*' --to ./archive --no-compact",
+        "penstock pipeline run archive orders --to ./lake",
+        "penstock pipeline run archive orders payments --to /mnt/shared/lake --every 1m --master yarn",
+        "penstock pipeline run archive --pattern 'shop\\..*' --to ./lake --no-compact",
     )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--to", "path", required=True, metavar="PATH",
-              help="The archive's folder: any path that Spark can write to.")
+              help="The archive's folder, on a disk that all executors see, or s3://BUCKET/PATH.")
+@click.option("--format", "table_format", type=click.Choice(["delta", "iceberg"]),
+              help="Of new tables.  [default: as those that are there, else delta]")
+@catalog_option
 @click.option("--pattern", metavar="REGEX", help="All topics whose whole name matches, also new ones.")
+@click.option("--value-format", type=click.Choice(["json", "avro", "protobuf", "csv", "arrow"]),
+              help="Decode values: their fields become columns.  [default: the value as it is]")
+@click.option("--value-schema", metavar="SCHEMA", help="Of --value-format: 'id bigint, amount double'.")
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files.")
 @click.option("--compact-every", type=click.IntRange(min=1), default=20, show_default=True, metavar="BATCHES")
 @click.option("--target-mb", type=click.IntRange(min=1), default=128, show_default=True,
@@ -129,19 +110,25 @@ def _finish(as_json: bool, result: dict[str, Any], line: str) -> None:
 @json_option
 @on_spark
 def archive(
-    where: OnSpark, topics: tuple[str, ...], path: str, pattern: str | None, compact: bool, compact_every: int,
-    target_mb: int, checkpoint: str | None, every: str | None, once: bool, as_json: bool,
+    where: OnSpark, topics: tuple[str, ...], path: str, table_format: str | None, catalog: str | None,
+    pattern: str | None, value_format: str | None, value_schema: str | None, compact: bool,
+    compact_every: int, target_mb: int, checkpoint: str | None,
+    every: str | None, once: bool, as_json: bool,
 ) -> None:
-    """Write topics to Parquet files, each record exactly once.
+    """Write topics to Delta or Iceberg tables, each record exactly once.
 
-    Goes on where the archive ends. Folders are topic=NAME/date=YYYY-MM-DD, by the UTC day of the record's timestamp.
+    Goes on where the archive ends. Each topic has a table PATH/TOPIC, partitioned by `date`, the UTC day of the
+    record's timestamp. DuckDB, Polars, pandas, Trino and Spark read it.
     """
     # fmt: on
-    _check_when(every, once)
+    check_when(every, once)
     if bool(topics) == bool(pattern):
         raise click.UsageError("give TOPICs or --pattern")
-    options = {**where.options, **({"subscribePattern": pattern} if pattern else {})}
-    with _stream(where, "archive", every, as_json) as (spark, schedule):
+    if bool(value_format) != bool(value_schema):
+        raise click.UsageError("--value-format and --value-schema go together")
+    more = {"subscribePattern": pattern, "valueFormat": value_format, "valueSchema": value_schema}
+    options = {**where.options, **{name: value for name, value in more.items() if value}}
+    with stream(where, "archive", every, as_json) as (spark, schedule):
         from penstock.spark import Compaction
         from penstock.spark import archive as run_archive
 
@@ -154,6 +141,8 @@ def archive(
             options=options,
             compaction=merging if compact else None,
             checkpoint=checkpoint,
+            table_format=table_format,
+            catalog=catalog,
             schedule=schedule,
         )
     result = {
@@ -164,7 +153,7 @@ def archive(
         "seconds": round(done.totals.duration_s, 1),
     }
     merged = f"; merging reduced the number of files by {done.files_merged_away:,}" if done.files_merged_away else ""
-    _finish(as_json, result, f"archived {done.rows:,} records in {done.files_added:,} files{merged}")
+    finish(as_json, result, f"archived {done.rows:,} records in {done.files_added:,} files{merged}")
 
 
 # --- replay
@@ -172,37 +161,37 @@ def archive(
 # fmt: off
 @run.command(
     epilog=examples(
-        "penstock pipeline run replay --from ./archive orders --to-topic orders-again",
-        "penstock pipeline run replay --from ./archive --suffix .replayed --from-time 2026-01-31T08:00:00Z",
-        "penstock pipeline run replay --from ./archive orders --append",
+        "penstock pipeline run replay --from ./lake orders --to-topic orders-again",
+        "penstock pipeline run replay --from ./lake --suffix .replayed --from-time 2026-01-31T08:00:00Z",
+        "penstock pipeline run replay --from ./lake orders --append",
     )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--from", "path", required=True, metavar="PATH", help="The archive.")
+@catalog_option
 @click.option("--to-topic", metavar="NAME", help="Another name for the one topic that is replayed.")
 @click.option("--suffix", default="", metavar="TEXT", help="Appended to each topic's name.")
-@click.option("--from-time", metavar="TIME", help="Records at or after it (ISO 8601, or ms since 1970).")
-@click.option("--to-time", metavar="TIME", help="Records before it.")
-@click.option("--from-offset", type=click.IntRange(min=0), help="Records at or after it, in each partition.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="Records before it.")
+@selected
 @click.option("--append", is_flag=True, help="Also into topics that have records already.")
+@click.option("--checkpoint", metavar="PATH",
+              help="Where the replay keeps how far it has come.  [default: _replays in the archive]")
 @json_option
 @on_spark
 def replay(
-    where: OnSpark, topics: tuple[str, ...], path: str, to_topic: str | None, suffix: str, from_time: str | None,
-    to_time: str | None, from_offset: int | None, to_offset: int | None, append: bool, as_json: bool,
+    where: OnSpark, topics: tuple[str, ...], path: str, catalog: str | None, to_topic: str | None, suffix: str,
+    append: bool, checkpoint: str | None, as_json: bool, **bounds: Any,
 ) -> None:
     """Write an archive's records back to topics: same partitions, order, keys, headers and timestamps.
 
-    Topics that do not exist are created with as many partitions as there were, and keep records for ever.
+    Topics that do not exist are created with as many partitions as there were, and keep records for ever. A replay that
+    was interrupted continues when you run the same command again.
     """
     # fmt: on
-    times = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
-    with where.session("replay") as spark:
+    wanted = selection_of(bounds)
+    with stream(where, "replay", None, as_json) as (spark, schedule):
         from penstock.spark import Selection
         from penstock.spark import replay as run_replay
 
-        chosen = Selection(from_time=times[0], to_time=times[1], from_offset=from_offset, to_offset=to_offset)
         done = run_replay(
             spark,
             path,
@@ -210,27 +199,25 @@ def replay(
             bootstrap_servers=where.bootstrap,
             to_topic=to_topic,
             suffix=suffix,
-            selection=chosen,
+            selection=Selection(**wanted),
             append=append,
             options=where.options,
+            checkpoint=checkpoint,
+            schedule=schedule,
+            catalog=catalog,
         )
-    result = {"topics": dict(done.topics), "created": list(done.created), "rows": done.rows}
-    count = "the selected records" if done.rows is None else f"{done.rows:,} records"
-    _finish(as_json, result, f"replayed {count} to {', '.join(done.topics.values())}")
-
-
-def parse_time(option: str, text: str | None) -> datetime | None:
-    """ISO 8601 (without a zone: local time), or ms since 1970."""
-    if text is None:
-        return None
-    try:
-        if text.isdigit():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError, OSError):
-        raise click.UsageError(
-            f"{option} {text!r}: expected ISO 8601 such as 2026-01-31T08:00:00Z, or ms since 1970"
-        ) from None
+    result = {
+        "topics": dict(done.topics),
+        "created": list(done.created),
+        "rows": done.rows,
+        "rows_by_topic": dict(done.rows_by_topic),
+        "resumed": done.resumed,
+        "finished": done.finished,
+    }
+    counts = ", ".join(f"{rows:,} to {name}" for name, rows in sorted(done.rows_by_topic.items()))
+    earlier = ", those of the interrupted run included" if done.resumed else ""
+    rest = "" if done.finished else "; stopped, and the same command continues"
+    finish(as_json, result, f"replayed {done.rows:,} records: {counts}{earlier}{rest}")
 
 
 # --- history
@@ -238,19 +225,22 @@ def parse_time(option: str, text: str | None) -> datetime | None:
 # fmt: off
 @run.command(
     epilog=examples(
-        "penstock pipeline run history --from ./archive",
-        "penstock pipeline run history --from ./archive orders"
+        "penstock pipeline run history --from ./lake",
+        "penstock pipeline run history --from ./lake orders"
         ' --sql "select date, count(*) from history group by date order by date"',
     )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--from", "path", required=True, metavar="PATH", help="The archive.")
+@catalog_option
 @click.option("--sql", "query", metavar="QUERY", help="A query over the view `history`, instead of counts.")
+@selected
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows to print at most.")
 @json_option
 @on_spark
 def history(
-    where: OnSpark, topics: tuple[str, ...], path: str, query: str | None, limit: int, as_json: bool
+    where: OnSpark, topics: tuple[str, ...], path: str, catalog: str | None, query: str | None, limit: int,
+    as_json: bool, **bounds: Any,
 ) -> None:
     """Query an archive and the newer records of its topics as one table, without gap or overlap.
 
@@ -258,7 +248,9 @@ def history(
     "archive" or "live". Without --sql it counts them.
     """
     # fmt: on
+    wanted = selection_of(bounds)
     with where.session("history") as spark:
+        from penstock.spark import Selection
         from penstock.spark import history as whole_history
 
         whole = whole_history(
@@ -267,7 +259,9 @@ def history(
             topics or None,
             bootstrap_servers=where.bootstrap,
             options=where.options,
+            selection=Selection(**wanted),
             with_source=True,
+            catalog=catalog,
         )
         whole.createOrReplaceTempView("history")
         names, rows, more = _rows_of(spark.sql(query or COUNTS), limit)
@@ -334,14 +328,14 @@ def aggregate(
 ) -> None:
     """Count and sum by key and window of time, to a topic or to Parquet."""
     # fmt: on
-    _check_when(every, once)
+    check_when(every, once)
     if bool(to_topic) == bool(to_path):
         raise click.UsageError("give one of --to-topic and --to")
     if checkpoint is None and to_path is None:
         raise click.UsageError(
             "--to-topic wants --checkpoint PATH, where state and offsets are kept between runs"
         )
-    with _stream(where, "aggregate", every, as_json) as (spark, schedule):
+    with stream(where, "aggregate", every, as_json) as (spark, schedule):
         from penstock.spark import Aggregation
         from penstock.spark import aggregate as run_aggregate
 
@@ -357,11 +351,4 @@ def aggregate(
             options=where.options,
             schedule=schedule,
         )
-    result = {
-        "rows": done.rows,
-        "late_rows": done.late_rows,
-        "batches": done.batches,
-        "seconds": round(done.duration_s, 1),
-    }
-    late = f", {done.late_rows:,} too late" if done.late_rows else ""
-    _finish(as_json, result, f"read {done.rows:,} records in {done.batches:,} batches{late}")
+    finish_stream(as_json, done)

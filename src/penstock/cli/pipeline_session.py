@@ -17,10 +17,11 @@ import click
 import msgspec
 
 from penstock.cli import login
-from penstock.cli.connection import BOOTSTRAP_OPTION, Connection, hand_over, key_values
+from penstock.cli.connection import BOOTSTRAP_OPTION, Connection, hand_over, key_values, key_values_or_files
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.java import why_not
+from penstock.spark.spark_home import quick_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +85,7 @@ class OnSpark(msgspec.Struct, frozen=True, kw_only=True):
         if master is not None:
             settings["spark.master"] = master
         if master is not None and master.startswith("local"):
+            quick_start()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             settings |= LOCAL
         return {**settings, **self.conf}
@@ -147,7 +149,7 @@ def _on_spark(
         bootstrap=bootstrap,
         master=master,
         conf=key_values(conf),
-        options=login.java_settings(login.settings()) | key_values(options),
+        options=login.java_settings(login.settings()) | key_values_or_files(options),
         verbose=verbose,
     )
 
@@ -157,8 +159,8 @@ SPARK_OPTIONS = [
     click.option("--master", metavar="URL",
                  help="Spark's master: local[4], spark://HOST:PORT, yarn, k8s://...  [default: local[*]]"),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting, as often as needed."),
-    click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
-                 help="An option of the data source, as often as needed."),
+    click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE|@FILE",
+                 help="An option of the data source, or a file with one in a line; as often as needed."),
     click.option("--verbose", is_flag=True, help="Show Spark's own log."),
 ]  # fmt: skip
 on_spark = hand_over("where", _on_spark, SPARK_OPTIONS)

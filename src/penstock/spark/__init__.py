@@ -15,6 +15,9 @@ if TYPE_CHECKING:
         ArchiveError,
         BatchProgress,
         Compaction,
+        Deduplication,
+        Enrichment,
+        Mirrored,
         PipelineError,
         Replayed,
         Schedule,
@@ -22,11 +25,18 @@ if TYPE_CHECKING:
         Totals,
         aggregate,
         archive,
-        compact_archive,
+        convert_archive,
+        dedupe,
+        enrich,
         history,
+        mirror,
+        optimize_archive,
         read_archive,
         replay,
+        reprocess,
+        vacuum_archive,
     )
+    from penstock.spark.spark_home import quick_start
 
 __all__ = [
     "Aggregation",
@@ -35,6 +45,9 @@ __all__ = [
     "Archived",
     "BatchProgress",
     "Compaction",
+    "Deduplication",
+    "Enrichment",
+    "Mirrored",
     "PipelineError",
     "Replayed",
     "Schedule",
@@ -42,15 +55,26 @@ __all__ = [
     "Totals",
     "aggregate",
     "archive",
-    "compact_archive",
+    "convert_archive",
+    "dedupe",
+    "enrich",
     "history",
+    "mirror",
+    "optimize_archive",
+    "quick_start",
     "read_archive",
     "replay",
+    "reprocess",
+    "vacuum_archive",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # Executors import this package for the data source; only a driver that wants a pipeline loads them.
+    if name == "quick_start":
+        from penstock.spark.spark_home import quick_start
+
+        return quick_start
     if name in __all__:
         return getattr(import_module("penstock.spark.pipelines"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

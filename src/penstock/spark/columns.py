@@ -27,6 +27,8 @@ CONSTANT_ROWS: Final = 1 << 15
 """Rows of the kept constant arrays; one of these is a topic's name as often."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+SIZED: Final = ("key", "value", "headers")
+"""The columns whose size a producer chooses."""
 
 
 class Block(NamedTuple):
@@ -34,7 +36,7 @@ class Block(NamedTuple):
 
     rows: int
     size_bytes: int
-    """About what keys and values take."""
+    """About what keys, values and headers take."""
     columns: Mapping[str, pa.Array]
 
 
@@ -94,7 +96,7 @@ def to_block(batch: Scanned, wanted: frozenset[str], start: int, end: int) -> Bl
         out["headers"] = _headers(payload, scanned)
     if (first, last) != (0, rows):
         out = {name: column.slice(first, last - first) for name, column in out.items()}
-    return Block(last - first, sum(out[name].nbytes for name in ("key", "value") if name in out), out)
+    return Block(last - first, sum(out[name].nbytes for name in SIZED if name in out), out)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client.wire import ClientSettings
+from penstock.client.wire.settings import ClientSettings
 from penstock.errors import ConfigError
 from penstock.spark import kafka_settings
 from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
+from penstock.spark.queue_options import QUEUE_ONLY, QueueOptions, queue_options
 from penstock.spark.read_bounds import (
     EARLIEST,
     LATEST,
@@ -47,6 +48,11 @@ MAX_CLIENT_ID_CHARS: Final = 200
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
+GROUP_RETENTION_MS: Final = 3 * 24 * 3_600_000
+"""A job that runs on working days keeps its group over the weekend."""
+MAX_QUERY_NAME_CHARS: Final = 200
+"""It becomes part of a group's name, which brokers store with every offset."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceOptions:
@@ -67,6 +73,9 @@ class SourceOptions:
     max_records_per_partition: int | None
     group_id: str | None
     group_id_prefix: str
+    query_name: str | None
+    group_retention_ms: int
+    """How long groups that the source has named are kept."""
     commit_progress: bool
     isolation: Isolation
     fetch_bytes: int
@@ -74,10 +83,27 @@ class SourceOptions:
     push_filters: bool
     bad_records: str
     dead_letter_topic: str | None
+    queue: QueueOptions | None
+    """Jobs of a queue instead of the records of topics."""
+
+    @property
+    def decodes_value(self) -> bool:
+        return self.payload.value_format != "raw"
+
+    @property
+    def group_name(self) -> str | None:
+        """The group's name as far as options say it; else the checkpoint has one."""
+        if self.group_id or self.query_name is None:
+            return self.group_id
+        return f"{self.group_id_prefix}-{self.query_name}"
 
     @property
     def to_dead_letters(self) -> bool:
         return self.bad_records == "deadLetter"
+
+    @property
+    def bad_as_null(self) -> bool:
+        return self.bad_records == "null"
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -105,6 +131,8 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         max_records_per_partition=reader.number("maxRecordsPerPartition", least=1),
         group_id=kafka.get("group.id"),
         group_id_prefix=reader.text("groupIdPrefix") or "spark-penstock-source",
+        query_name=_query_name(reader),
+        group_retention_ms=reader.duration_ms("groupRetention", GROUP_RETENTION_MS),
         commit_progress=reader.flag("commitProgress", True),
         isolation=kafka_settings.isolation_of(kafka),
         fetch_bytes=_fetch_bytes(kafka),
@@ -112,12 +140,22 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
             "kafka.fetch.max.wait.ms", kafka.get("fetch.max.wait.ms", "500"), most=60_000
         ),
         push_filters=reader.flag("pushFilters", False),
-        bad_records=reader.choice("badRecords", ("fail", "deadLetter"), "fail"),
+        bad_records=reader.choice("badRecords", ("fail", "deadLetter", "null"), "fail"),
         dead_letter_topic=_dead_letter_topic(reader),
+        queue=_queue(reader, streaming=streaming),
     )
     reader.refuse_others()
     _check_together(parsed)
     return parsed
+
+
+def _queue(reader: Reader, *, streaming: bool) -> QueueOptions | None:
+    if not reader.has("queue"):
+        for name in QUEUE_ONLY:
+            if reader.has(name):
+                raise ConfigError(name, reader.text(name), "queue with it")
+        return None
+    return queue_options(reader, streaming=streaming)
 
 
 def _check_together(options: SourceOptions) -> None:
@@ -185,6 +223,8 @@ def _planning_ms(reader: Reader) -> int:
 def _subscription(reader: Reader) -> Subscription:
     topics, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
     given = [name for name in ("subscribe", "subscribePattern", "assign") if reader.has(name)]
+    if reader.has("queue") and not given:
+        return Subscription(topics=())
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         raise ConfigError("subscribe", found, "exactly one of subscribe, subscribePattern and assign")
@@ -193,6 +233,15 @@ def _subscription(reader: Reader) -> Subscription:
     if pattern is not None:
         return Subscription(pattern=parse_pattern("subscribePattern", pattern))
     return Subscription(partitions=parse_assign("assign", assign or ""))
+
+
+def _query_name(reader: Reader) -> str | None:
+    name = reader.text("queryName")
+    if name is not None and not (0 < len(name) <= MAX_QUERY_NAME_CHARS and name.isprintable()):
+        raise ConfigError(
+            "queryName", name[:MAX_QUERY_NAME_CHARS], f"1 to {MAX_QUERY_NAME_CHARS} printable characters"
+        )
+    return name
 
 
 def _starting(reader: Reader, *, streaming: bool) -> Bound:

@@ -1,10 +1,8 @@
 """The columns of a reader, as Spark's and as Arrow's schema."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,6 +16,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -40,8 +41,10 @@ def spark_schema(columns: Sequence[str], value: StructType | None = None) -> Str
     return StructType([StructField(name, types[name]) for name in columns])
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> "pa.Schema":
     """The schema that Spark demands of every batch of a reader."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # it loads Arrow, which most planning does without
+
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client.wire import ClientSettings
-from penstock.client.wire.partition_queue import MAX_IN_FLIGHT
-from penstock.client.wire.producer import BATCH_BYTES, REQUEST_OVERHEAD_BYTES
+from penstock.client.wire.settings import (
+    BATCH_BYTES,
+    MAX_IN_FLIGHT,
+    REQUEST_OVERHEAD_BYTES,
+    ClientSettings,
+)
 from penstock.errors import ConfigError
 from penstock.spark import sink_settings
 from penstock.spark.option_values import Reader, whole_number
@@ -18,15 +21,17 @@ from penstock.spark.read_bounds import parse_topics
 from penstock.spark.security_options import security_of
 
 CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+EXACTLY_ONCE: Final = ("auto", "true", "false")
 MAX_INT32: Final = 2**31 - 1
 MAX_REQUEST_BYTES: Final = 100 << 20
 """The largest request that brokers accept (socket.request.max.bytes)."""
 MAX_BUFFER_BYTES: Final = 1 << 30
 
+ASYNC_PROGRESS: Final = "asyncProgressTrackingEnabled"
 SPARKS_OWN: Final = (
     "checkpointLocation",
     "queryName",
-    "asyncProgressTrackingEnabled",
+    ASYNC_PROGRESS,
     "asyncProgressTrackingCheckpointIntervalMs",
     "asyncProgressTrackingOverrideSinkSupportCheck",
 )
@@ -47,6 +52,16 @@ class SinkOptions:
     use_timestamps: bool = False
     """Whether the column `timestamp` is the records' time; Kafka's sink has no such thing and takes the present."""
     payload: PayloadOptions = RAW
+    exactly_once: str = "auto"
+    """One of EXACTLY_ONCE; auto: if the brokers can do it."""
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    """A batch write with the same txnAppId and txnVersion is written once."""
+    http_urls: tuple[str, ...] = ()
+    """Instead of the HTTP ports that brokers announce."""
+    transaction_timeout_ms: int = 600_000
+    """How long attempts stay open after the last sign of life of their query. Longer than Kafka's minute: the
+    coordinator hears little of a task that computes for long before its next rows."""
     compression: int = 0
     max_in_flight: int = MAX_IN_FLIGHT
     delivery_timeout_ms: int = 120_000
@@ -74,10 +89,39 @@ class SinkOptions:
             topic=_topic(reader),
             use_timestamps=reader.flag("useTimestamps", False),
             payload=PayloadOptions.from_options(reader.given(PAYLOAD_OPTIONS)),
+            exactly_once=_exactly_once(reader),
+            txn_app_id=reader.text("txnAppId"),
+            txn_version=reader.number("txnVersion"),
+            http_urls=tuple(filter(None, (reader.text("httpUrl") or "").replace(" ", "").split(","))),
             **_producer(kafka),
         )
+        _check_transaction(made)
         reader.refuse_others()
         return made
+
+
+def _exactly_once(reader: Reader) -> str:
+    """With asynchronous progress tracking Spark does not store the offsets of every micro-batch. After a failure the
+    same number may stand for other rows, which would be taken for a replay and left out."""
+    wanted = reader.choice("exactlyOnce", EXACTLY_ONCE, "auto")
+    if not reader.flag(ASYNC_PROGRESS, False):
+        return wanted
+    if wanted == "true":
+        raise ConfigError(
+            "exactlyOnce", wanted, f"auto or false with {ASYNC_PROGRESS}, which replays other rows"
+        )
+    return "false"
+
+
+def _check_transaction(options: SinkOptions) -> None:
+    app_id, version = options.txn_app_id, options.txn_version
+    if (app_id is None) != (version is None):
+        missing = "txnVersion" if version is None else "txnAppId"
+        raise ConfigError(missing, None, "a value: txnAppId and txnVersion belong together")
+    if app_id is not None and not app_id.strip():
+        raise ConfigError("txnAppId", app_id, "a name for what is written, which stays the same")
+    if app_id is not None and options.exactly_once == "false":
+        raise ConfigError("exactlyOnce", "false", "true or nothing, because txnAppId asks for it")
 
 
 def _topic(reader: Reader) -> str | None:
@@ -125,6 +169,7 @@ def _producer(kafka: Mapping[str, str]) -> dict[str, int]:
             kafka, "max.request.size", 1 << 20, least=2 * REQUEST_OVERHEAD_BYTES, most=MAX_REQUEST_BYTES
         ),
         "batch_bytes": max(1, _number(kafka, "batch.size", BATCH_BYTES, least=0)),
+        "transaction_timeout_ms": _number(kafka, "transaction.timeout.ms", 600_000),
         "buffer_bytes": _number(kafka, "buffer.memory", 32 << 20, most=MAX_BUFFER_BYTES),
     }
 

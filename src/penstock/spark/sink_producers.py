@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.client.wire import Cluster
-from penstock.client.wire.producer import BatchProducer
+from penstock.client.wire import ClientSettings, Cluster
+from penstock.client.wire.producer import BatchProducer, TransactionIdentity
 from penstock.spark.sink_options import SinkOptions
 
 MOST_KEPT: Final = 4
@@ -18,6 +18,8 @@ MOST_KEPT: Final = 4
 _Kept = tuple[Cluster, BatchProducer]
 _kept: dict[tuple[int, SinkOptions], _Kept] = {}
 """By process too: a worker is a fork, and must not speak on its parent's sockets."""
+_clusters: dict[tuple[int, ClientSettings], Cluster] = {}
+"""The same for attempts."""
 
 
 @contextmanager
@@ -40,10 +42,35 @@ def borrowed(options: SinkOptions) -> Iterator[BatchProducer]:
         _close(*_kept.pop(next(iter(_kept))))  # the one that was used longest ago
 
 
+@contextmanager
+def of_attempt(options: SinkOptions, identity: TransactionIdentity) -> Iterator[BatchProducer]:
+    """A producer of one attempt. Only its connections are kept: the next attempt has another identity."""
+    key = os.getpid(), options.client
+    cluster = _clusters.pop(key, None) or Cluster(options.client)
+    producer = _producer(cluster, options, identity)
+    try:
+        yield producer
+        producer.flush()
+        producer.close()
+    except BaseException:
+        _close(cluster, producer)
+        raise
+    _clusters[key] = cluster
+    while len(_clusters) > MOST_KEPT:
+        _clusters.pop(next(iter(_clusters))).close()
+
+
 def _made(options: SinkOptions) -> _Kept:
     cluster = Cluster(options.client)
-    return cluster, BatchProducer(
+    return cluster, _producer(cluster, options)
+
+
+def _producer(
+    cluster: Cluster, options: SinkOptions, identity: TransactionIdentity | None = None
+) -> BatchProducer:
+    return BatchProducer(
         cluster,
+        transaction=identity,
         compression=options.compression,
         max_in_flight=options.max_in_flight,
         delivery_timeout_ms=options.delivery_timeout_ms,

@@ -21,6 +21,7 @@ HONOURED: Final = frozenset(
         "buffer.memory",
         "compression.type",
         "max.in.flight.requests.per.connection",
+        "transaction.timeout.ms",
     ]
 )
 """Read by sink_options.py."""
@@ -54,13 +55,14 @@ WITHOUT_EFFECT: Final = frozenset(
         "send.buffer.bytes",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
-        "transaction.timeout.ms",
     ]
 )
 """Settings of machinery that is not here, and `acks`, `retries` and `enable.idempotence`: every write waits for all
 replicas, is repeated until delivery.timeout.ms, and is never doubled by that, whatever these say."""
 
-_NO_TRANSACTIONS: Final = "no transactions: this sink does not use them yet. Leave it out"
+_OWN_TRANSACTIONS: Final = (
+    "no such setting: the sink makes transactions by itself (exactlyOnce). Leave it out"
+)
 _NO_JVM: Final = "no class names: there is no JVM client here. Leave it out"
 
 REFUSED: Final = {
@@ -69,8 +71,8 @@ REFUSED: Final = {
     "partitioner.class": "no class: rows go by their key, or by the column partition. Leave it out",
     "partitioner.ignore.keys": "rows that go by their key; leave it out, or drop the key or set the column partition",
     "interceptor.classes": _NO_JVM,
-    "transactional.id": _NO_TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
+    "transactional.id": _OWN_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": _OWN_TRANSACTIONS,
 }
 TABLE: Final = SettingTable(
     client="Kafka's producer", honoured=HONOURED, without_effect=WITHOUT_EFFECT, refused=REFUSED

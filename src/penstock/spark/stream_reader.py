@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client import ClientError
+from penstock.client.wire.group_offsets import BROKER_RETENTION
 from penstock.errors import ConfigError
 from penstock.spark import stream_offset
 from penstock.spark.data_loss import HINT_OTHER, report
@@ -39,6 +40,8 @@ from penstock.types import Isolation, TopicPartition
 log = logging.getLogger("penstock.spark")
 
 SILENT_AFTER_FAILURE_MS: Final = 60_000
+RENEWALS: Final = 10
+"""How often a stream without new records commits its progress within the retention of its group."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[TopicPartition, int] | None = None
         self._latest: StreamOffset | None = None
         self._shown: StreamOffset | None = None
+        self._shown_ms = 0
         self._group = ""
         self._retries_longer = False
         self._silent_until_ms = 0
@@ -141,15 +145,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _named(self, done: StreamOffset) -> StreamOffset:
         """The offset with a group: the connector's has none, and the option takes precedence over the checkpoint."""
-        if self._options.group_id:
-            return replace(done, group=self._options.group_id)
+        if self._options.group_name:
+            return replace(done, group=self._options.group_name)
         if not done.group:
             self._group = self._group or self._new_group()
             return replace(done, group=self._group)
         return done
 
     def _new_group(self) -> str:
-        return self._options.group_id or f"{self._options.group_id_prefix}-{uuid4().hex[:16]}"
+        return self._options.group_name or f"{self._options.group_id_prefix}-{uuid4().hex[:16]}"
 
     def _layout(self, *, require_all: bool) -> Layout:
         layout = self._planner.layout(require_all=require_all)
@@ -249,15 +253,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _show_progress(self, done: StreamOffset) -> None:
         """Commits to the consumer group, so that tools show the lag. Only the checkpoint counts, so a failure here
         does not fail the stream."""
-        if not self._options.commit_progress or done == self._shown or _now_ms() < self._silent_until_ms:
+        if not self._options.commit_progress or self._is_shown(done) or _now_ms() < self._silent_until_ms:
             return
         try:
-            self._progress.cluster.commit(done.group, done.positions)
-            self._shown = done
+            self._progress.cluster.commit(done.group, done.positions, retention_ms=self._retention_ms())
+            self._shown, self._shown_ms = done, _now_ms()
         except ClientError as problem:
             # Each try may take as long as planning may; a stream must not pay that for every batch.
             self._silent_until_ms = _now_ms() + SILENT_AFTER_FAILURE_MS
             log.warning("progress of group %s is not shown: %s", done.group, problem)
+
+    def _is_shown(self, done: StreamOffset) -> bool:
+        """A stream that waits for records commits the same offsets again, so that its group lives as long as it."""
+        age_ms = _now_ms() - self._shown_ms
+        return done == self._shown and age_ms < self._options.group_retention_ms // RENEWALS
+
+    def _retention_ms(self) -> int:
+        """A group that the user has named is the user's, and kept as others are."""
+        return BROKER_RETENTION if self._options.group_id else self._options.group_retention_ms
 
 
 def _now_ms() -> int:

@@ -9,8 +9,9 @@ from penstock.batch import iter_headers, read_records
 from penstock.client.wire import fetch_range
 from penstock.errors import ConfigError
 from penstock.spark.options import SourceOptions
-from penstock.spark.payloads import given_schema, infer_schema
+from penstock.spark.payloads import given_schema, infer_schema, registered_type
 from penstock.spark.planner import Planner
+from penstock.spark.values import registry_of
 
 MOST_SAMPLE_BYTES: Final = 256 << 20
 """The most bytes that are read of one partition: this happens while the query is planned."""
@@ -24,10 +25,27 @@ def value_schema(options: SourceOptions) -> StructType | None:
     given = given_schema(payload)
     if given is not None:
         return given
+    if payload.registry_url is not None:
+        return _registered(options)
+    if options.queue is not None:
+        raise ConfigError("valueSchema", None, "a schema, since none is inferred from the jobs of a queue")
     values = _sample(options)
     if not values:
         raise ConfigError("valueSchema", None, "a schema, since there is no record yet to infer one from")
     return infer_schema(payload.value_format, values, payload)
+
+
+def _registered(options: SourceOptions) -> StructType:
+    """The type of the newest schema of the topic's values."""
+    subject = options.payload.registry_subject
+    if subject is None:
+        topics = options.subscription.wanted_topics() or ()
+        if len(topics) != 1:
+            raise ConfigError(
+                "valueSchema", None, "a schema, or schemaRegistrySubject, unless the query reads one topic"
+            )
+        subject = f"{next(iter(topics))}-value"
+    return registered_type(registry_of(options.payload).latest(subject))
 
 
 def _sample(options: SourceOptions) -> list[bytes]:

@@ -1,9 +1,11 @@
 """The value column: raw bytes, or decoded by a format; and how records that do not decode are treated.
 
-A bad record is never dropped silently: it fails the query, or goes to the dead-letter topic whole, with the reason,
-before the rows that follow it are yielded. A task that runs twice may write it there twice.
+A bad record is never dropped silently. It fails the query; or it goes to the dead-letter topic whole, with the reason,
+before the rows that follow it are yielded (a task that runs twice may write it there twice); or its row stays, with a
+null value.
 """
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +16,15 @@ from penstock.batch import Record
 from penstock.client.wire import Cluster
 from penstock.errors import PenstockError
 from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions
-from penstock.spark.payloads import Decoded, decoder_for
+from penstock.spark.payloads import Decoded, PayloadOptions, decoder_for
 from penstock.spark.schema import arrow_schema
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.spark.columns import Block
+    from penstock.spark.schema_registry import SchemaRegistry
+
+log = logging.getLogger("penstock.spark")
 
 ERROR_HEADER: Final = "penstock-error"
 TOPIC_HEADER: Final = "penstock-source-topic"
@@ -37,6 +42,19 @@ DEAD_LETTER_CONFIGS: Final = {"max.message.bytes": str(DEAD_LETTER_BYTES), "rete
 
 class BadRecord(PenstockError):
     """A record whose value does not match valueFormat, in a query that fails on bad records."""
+
+
+def registry_of(payload: PayloadOptions) -> "SchemaRegistry":
+    from penstock.spark.schema_registry import RegistrySettings, SchemaRegistry  # few readers need it
+
+    assert payload.registry_url is not None
+    return SchemaRegistry(
+        RegistrySettings(
+            url=payload.registry_url,
+            user_info=payload.registry_user_info,
+            schema_type=payload.value_format.upper(),
+        )
+    )
 
 
 def dead_letter_topic(options: SourceOptions, topic: str) -> str:
@@ -61,7 +79,8 @@ class ValueColumn:
         value = schema["value"].dataType if "value" in schema.names else None
         self._decoder = None
         if options.payload.value_format != "raw" and isinstance(value, StructType):
-            self._decoder = decoder_for(options.payload.value_format, value, options.payload)
+            lookup = registry_of(options.payload).schema_of if options.payload.registry_url else None
+            self._decoder = decoder_for(options.payload.value_format, value, options.payload, lookup)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -70,7 +89,7 @@ class ValueColumn:
             return frozenset()
         if self._options.to_dead_letters:
             return frozenset(["key", "value", "offset", "timestamp", "headers"])
-        return frozenset(["value", "offset"])
+        return frozenset(["value", "offset", *(["headers"] if self._decoder.needs_headers else [])])
 
     def finish(
         self, cluster: Cluster, tp: TopicPartition, block: "Block", shared: Mapping[str, pa.Array]
@@ -79,7 +98,8 @@ class ValueColumn:
         if self._decoder is None:
             yield self._batch(columns)
             return
-        for decoded in self._decoder.parts(block.columns["value"]):
+        headers = block.columns["headers"] if self._decoder.needs_headers else None
+        for decoded in self._decoder.parts(block.columns["value"], headers):
             if decoded.bad:
                 self._set_aside(cluster, tp, block, decoded.bad)
             yield from self._decoded(columns, decoded)
@@ -91,7 +111,7 @@ class ValueColumn:
         else:
             columns = {**columns, "value": decoded.values}
         batch = self._batch(columns)
-        if decoded.bad:
+        if decoded.bad and not self._options.bad_as_null:
             gone = {row for row, _ in decoded.bad}
             sources = range(batch.num_rows) if decoded.rows is None else decoded.rows.to_pylist()
             batch = batch.filter(pa.array([row not in gone for row in sources], pa.bool_()))
@@ -104,12 +124,17 @@ class ValueColumn:
     def _set_aside(
         self, cluster: Cluster, tp: TopicPartition, block: "Block", bad: list[tuple[int, str]]
     ) -> None:
+        row, reason = bad[0]
+        first = f"{tp}, offset {block.columns['offset'][row].as_py()}"
+        if self._options.bad_as_null:
+            log.warning(
+                "%d values are null because they do not decode; the first: %s: %s", len(bad), first, reason
+            )
+            return
         if not self._options.to_dead_letters:
-            row, reason = bad[0]
             raise BadRecord(
-                f"{tp}, offset {block.columns['offset'][row].as_py()}: the value is not "
-                f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter moves such records to another "
-                "topic"
+                f"{first}: the value is not {self._options.payload.value_format}: {reason}. badRecords=deadLetter "
+                "moves such records to another topic, badRecords=null keeps their rows with a null value"
             )
         from penstock.client.wire.producer import BatchProducer  # few readers ever need it
 

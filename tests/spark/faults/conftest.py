@@ -59,7 +59,8 @@ def session_driver(spark: SparkSession) -> Iterator[SessionDriver]:
 
 @pytest.fixture
 def faulty_broker(tmp_path: Path) -> Iterator[FaultyBroker]:
-    broker = FaultyBroker(tmp_path / "data")
+    # Its HTTP port is another one after each start: clients must ask for it again.
+    broker = FaultyBroker(tmp_path / "data", http="127.0.0.1:0")
     broker.start()
     yield broker
     broker.go_on()

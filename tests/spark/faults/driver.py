@@ -12,6 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.spark.faults.archive_steps import run_archive, start_archive
 from tests.spark.faults.gate import failing_first, rows_through, waiting_at
 from tests.spark.faults.records import NUMBER
 from tests.spark.forks import Forks
 
 Options = dict[str, str]
+
+SPECIFICATIONS = {"deduplication": "Deduplication", "enrichment": "Enrichment"}
+"""Arguments of pipelines that are objects, and their classes."""
 
 
 def hello(spark: SparkSession) -> str:
@@ -108,6 +114,20 @@ def query_named(spark: SparkSession, name: str) -> StreamingQuery:
     return found[0]
 
 
+def pipeline(spark: SparkSession, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs a ready-made pipeline to its end; the fields of its result."""
+    import penstock.spark
+
+    given = dict(settings)
+    for argument, kind in SPECIFICATIONS.items():
+        if argument in given:
+            given[argument] = getattr(penstock.spark, kind)(**given[argument])
+    if "function" in given:
+        module, _, function = given["function"].partition(":")
+        given["function"] = getattr(import_module(module), function)
+    return asdict(getattr(penstock.spark, name)(spark, **given))
+
+
 def numbers(spark: SparkSession, path: str) -> list[int]:
     """The numbers that readers of a folder see, sorted."""
     return sorted(row.n for row in spark.read.parquet(path).select("n").collect())
@@ -115,7 +135,19 @@ def numbers(spark: SparkSession, path: str) -> list[int]:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (hello, executors, copy, copy_failing_first, start, start_by_batches, finish, numbers)
+    for each in (
+        hello,
+        executors,
+        copy,
+        copy_failing_first,
+        start,
+        start_by_batches,
+        finish,
+        pipeline,
+        numbers,
+        start_archive,
+        run_archive,
+    )
 }
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from penstock.client.wire import LATEST, ClientSettings, Cluster
 from penstock.types import TopicPartition
+from tests.spark.committed import committed_values
 from tests.spark.test_sink import read_topic
 
 VALUE_BYTES = 1_000
@@ -93,6 +94,11 @@ def committed(servers: str, group: str) -> dict[TopicPartition, int]:
 def numbers_in(servers: str, topic: str, partitions: int) -> list[int]:
     """All of a topic, sorted, as librdkafka reads it."""
     return sorted(int((record.value or b"")[:8]) for record in read_topic(servers, topic, partitions))
+
+
+def committed_in(servers: str, topic: str, partitions: int) -> list[int]:
+    """The same for a reader of committed records."""
+    return sorted(int(value[:8]) for value in committed_values(servers, topic, partitions))
 
 
 def all_have_written(servers: str, topic: str, partitions: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import FaultyBroker
-from tests.spark.faults.records import count, create, fill, numbers_in
+from tests.spark.faults.records import committed_in, count, create, fill, numbers_in
 from tests.spark.faults.session_driver import SessionDriver
 
 PARTITIONS = 2
@@ -69,3 +69,4 @@ def test_a_query_continues_by_itself_after_a_broker(
     fill(servers, "source", range(ROWS, ROWS + 1_000), PARTITIONS)
     session_driver.ask("finish", name="topic")
     assert numbers_in(servers, "target", PARTITIONS) == list(range(ROWS + 1_000))
+    assert committed_in(servers, "target", PARTITIONS) == list(range(ROWS + 1_000))

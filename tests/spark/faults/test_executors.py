@@ -9,7 +9,7 @@ import pytest
 from penstock import Broker
 from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import EXECUTORS, DriverProcess
-from tests.spark.faults.records import all_have_written, create, fill, numbers_in
+from tests.spark.faults.records import all_have_written, committed_in, create, fill, numbers_in
 
 PARTITIONS = 2
 QUERIES = 3
@@ -41,7 +41,7 @@ def source(broker: Broker) -> dict[str, str]:
 
 
 @pytest.mark.long  # a master, two executors and a driver: five JVMs
-def test_queries_write_every_record_to_topics_and_once_to_parquet(
+def test_batches_write_every_record_and_streams_write_each_once(
     cluster_driver: DriverProcess,
     broker: Broker,
     source: dict[str, str],
@@ -78,3 +78,4 @@ def test_queries_write_every_record_to_topics_and_once_to_parquet(
         assert set(found) == set(range(ROWS))
         # The fault hit in the middle: the rows of the first attempt are there too.
         assert len(found) > ROWS
+    assert committed_in(servers, stream, PARTITIONS) == list(range(ROWS)), "and count once"

@@ -11,7 +11,17 @@ from penstock import Broker
 from penstock.types import TopicPartition
 from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import DriverProcess
-from tests.spark.faults.records import Flood, committed, count, create, fill, logged, numbers_in, planned
+from tests.spark.faults.records import (
+    Flood,
+    committed,
+    committed_in,
+    count,
+    create,
+    fill,
+    logged,
+    numbers_in,
+    planned,
+)
 
 PARTITIONS = 2
 ROWS = 10_000
@@ -98,7 +108,7 @@ class Queries:
         return self.committed(name) == [total // PARTITIONS] * PARTITIONS
 
 
-def test_nothing_is_lost_and_nothing_is_duplicated_in_parquet_when_the_driver_dies(
+def test_nothing_is_lost_or_duplicated_when_the_driver_dies(
     driver: DriverProcess, broker: Broker, unique: Unique, make_gate: Callable[[], Gate], tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
@@ -132,7 +142,10 @@ def test_nothing_is_lost_and_nothing_is_duplicated_in_parquet_when_the_driver_di
         driver.until(partial(queries.has_shown, name, total), f"the group of {name} is at the end")
         driver.ask("finish", name=name)
     assert driver.ask("numbers", path=queries.out("parquet")) == list(range(ROWS + MORE))
-    assert set(numbers_in(servers, queries.target, PARTITIONS)) == set(range(ROWS + MORE))
+    assert len(numbers_in(servers, queries.target, PARTITIONS)) >= ROWS + MORE + SEEN, (
+        "some were written twice"
+    )
+    assert committed_in(servers, queries.target, PARTITIONS) == list(range(ROWS + MORE)), "and count once"
     heard = [number for number in range(news.sent) if number // PARTITIONS >= begins[number % PARTITIONS]]
     assert driver.ask("numbers", path=queries.out("news")) == heard
 

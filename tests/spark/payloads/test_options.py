@@ -22,7 +22,7 @@ def test_option_names_are_case_insensitive_and_other_options_are_ignored() -> No
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"valueFormat": "xml"}, "valueFormat='xml': expected one of raw, json, avro, csv, arrow"),
+        ({"valueFormat": "xml"}, "valueFormat='xml': expected one of raw, json, avro, protobuf, csv, arrow"),
         (
             {"valueFormat": "avro", "avroFraming": "x"},
             "avroFraming='x': expected one of none, confluent, container",

@@ -59,7 +59,7 @@ def test_arrow_row_by_row(table: Table) -> None:
 
 
 @quick
-@given(tables(structs(nested_types())), st.integers(4000, 20_000))
+@given(tables(structs(nested_types())), st.integers(20_000, 60_000))
 def test_arrow_packed(table: Table, max_bytes: int) -> None:
     schema, rows = table
     rows = rows.drop_null()

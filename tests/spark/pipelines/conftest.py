@@ -1,6 +1,5 @@
 """A topic to archive, and the expected contents of its archive."""
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Broker
 from penstock.spark import Archived, archive, read_archive
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import ArchiveLog
-from penstock.spark.pipelines.manifest import State
+from penstock.spark.lake.delta_table import DeltaTopicTable
+from penstock.spark.lake.folder import ArchiveState, Lake, state_of
 
 EVENING_MS = 1_767_225_600_000 - 6_000
 """Six seconds before 2026 begins, in UTC: records that are a second apart come to lie on two dates."""
@@ -41,17 +39,20 @@ class Shop:
     def archived(self) -> DataFrame:
         return read_archive(self.spark, self.path)
 
-    def state(self) -> State:
-        return ArchiveLog(Files(self.spark, self.path)).load()
+    def table(self) -> DeltaTopicTable:
+        table = Lake(self.path).table(self.topic)
+        assert isinstance(table, DeltaTopicTable)
+        return table
+
+    def state(self) -> ArchiveState:
+        return state_of(Lake(self.path).tables())
+
+    def committed_files(self) -> set[str]:
+        return {file.path for file in self.table().files()}
 
     def data_files(self) -> set[str]:
-        """Parquet files in the archive's own folders, as a plain reader sees them."""
-        root = Path(self.path)
-        return {str(file.relative_to(root)) for file in root.glob("topic=*/date=*/*.parquet")}
-
-    def staged(self) -> list[str]:
-        folder = Path(self.path, "_penstock", "staging")
-        return os.listdir(folder) if folder.exists() else []
+        """All Parquet files below the table's folder, as a reader sees them that does not know Delta."""
+        return {str(file) for file in Path(self.path, self.topic).glob("date=*/*.parquet")}
 
 
 def record(number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fakes for an archive's planning and log, without a JVM and without a broker."""
+"""Fakes for an archive's planning, without a JVM and without a broker."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -9,7 +9,7 @@ from penstock.types import TopicPartition
 
 
 class MemoryFiles:
-    """The operations of `Files` that the log needs."""
+    """The files of a checkpoint."""
 
     root = "memory:/archive"
 
@@ -26,16 +26,6 @@ class MemoryFiles:
 
     def write(self, path: str, content: bytes) -> None:
         self.content[path] = content
-
-    def create(self, path: str, content: bytes) -> bool:
-        return self.content.setdefault(path, content) is content
-
-    def delete(self, path: str) -> None:
-        for each in [name for name in self.content if name == path or name.startswith(f"{path}/")]:
-            del self.content[each]
-
-    def make_folder(self, path: str) -> None:
-        pass
 
 
 class FakePlanner:
@@ -60,8 +50,8 @@ class FakePlanner:
         pass
 
 
-def memory_files() -> Files:
-    return cast(Files, MemoryFiles())
+def as_files(files: MemoryFiles) -> Files:
+    return cast(Files, files)
 
 
 def fake_planner(ids: dict[str, str], **offsets: Any) -> Planner:

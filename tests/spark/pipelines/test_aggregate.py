@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +15,8 @@ from pyspark.sql import functions as F
 from penstock import Broker
 from penstock.errors import ConfigError
 from penstock.spark import Aggregation, aggregate
-from penstock.spark.pipelines.aggregating import _reads, _time
+from penstock.spark.pipelines.json_fields import time_of
+from penstock.spark.pipelines.topic_stream import check_target
 from penstock.spark.read_bounds import Subscription
 from penstock.types import TopicPartition
 
@@ -101,6 +104,8 @@ def test_a_table_gets_final_figures_by_fields_of_the_value(
     )
     assert (tmp_path / "table" / "_checkpoint" / "commits").is_dir()
     [row] = spark.read.parquet(str(tmp_path / "table")).collect()  # bob's window is not over yet
+    for file in (tmp_path / "table").glob("*.parquet"):
+        assert pq.read_schema(file).field("window_start").type == pa.timestamp("us", tz="UTC")
     assert (row.key, row["count"], row.sum_amount) == ("ann", 2, 5)
     assert (row.window_start.minute, row.window_end.minute) == (0, 5)
 
@@ -131,15 +136,19 @@ def test_invalid_times_are_replaced_by_those_of_the_record(spark: SparkSession) 
     far = [2**63 - 1, -(2**63) + 1, NOON_MS * 1000, "+55000-01-01T00:00:00Z", 10**30, "no time at all"]
     values = [json.dumps({"at": at}).encode() for at in [*far, NOON_MS, "2026-01-01T12:00:00Z"]]
     rows = spark.createDataFrame([(value, record) for value in values], "value binary, timestamp timestamp")
-    found = [row.ms for row in rows.select(F.unix_millis(_time("at")).alias("ms")).collect()]
+    found = [row.ms for row in rows.select(F.unix_millis(time_of("at")).alias("ms")).collect()]
     assert found == [int(record.timestamp() * 1000)] * len(far) + [NOON_MS] * 2
 
 
 def test_a_target_that_the_pipeline_also_reads_is_detected_for_every_kind_of_subscription() -> None:
-    assert _reads(Subscription(pattern="sales.*"), "sales-totals")
-    assert not _reads(Subscription(pattern="sales"), "sales-totals")
-    assert _reads(Subscription(topics=("a", "b")), "b")
-    assert _reads(Subscription(partitions=(TopicPartition("a", 0),)), "a")
+    check_target(Subscription(pattern="sales"), "sales-totals")
+    for subscription, target in (
+        (Subscription(pattern="sales.*"), "sales-totals"),
+        (Subscription(topics=("a", "b")), "b"),
+        (Subscription(partitions=(TopicPartition("a", 0),)), "a"),
+    ):
+        with pytest.raises(ConfigError, match="a topic that this pipeline does not read"):
+            check_target(subscription, target)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
-"""Topics to Parquet: each record once, under any failure."""
+"""Topics to Delta tables: each record once, under any failure."""
 
-import os
 import shutil
-import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,51 +18,38 @@ from penstock.spark import (
     Schedule,
     read_archive,
 )
-from penstock.spark.pipelines import log
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import ArchiveLog
-from penstock.spark.pipelines.manifest import Manifest
-from penstock.spark.pipelines.staging import Stage
+from penstock.spark.lake.delta_table import DeltaTopicTable
+from penstock.spark.lake.folder import Lake
 from penstock.spark.pipelines.writer import ArchiveWriter
 
 from .conftest import Shop, all_places, plain, topic_partitions
 
 
-def test_an_archive_has_the_unchanged_records_by_topic_and_utc_date(
-    shop: Shop, read: Callable[..., Any]
-) -> None:
+def test_an_archive_has_the_unchanged_records_by_utc_date(shop: Shop, read: Callable[..., Any]) -> None:
     shop.sell(0, 12)
     done = shop.archive()
     assert (done.rows, done.totals.rows) == (12, 12)
     assert plain(shop.archived()) == plain(read(shop.topic, includeHeaders="true"))
     dates = {row.date.isoformat() for row in shop.archived().select("date").collect()}
     assert dates == {"2025-12-31", "2026-01-01"}
-    assert {path.split("/")[1] for path in shop.data_files()} == {f"date={date}" for date in dates}
-    assert topic_partitions(shop.spark.read.parquet(shop.path)) == all_places(
-        12
-    )  # a reader that ignores the log
+    assert {Path(path).parent.name for path in shop.data_files()} == {f"date={date}" for date in dates}
 
 
-STAGES = {
-    "before staging": (Stage, "write", None),
-    "after staging": (Stage, "found", None),
-    "in the middle of the moves": (Files, "move", 1),
-    "after the moves, before the log has it": (ArchiveLog, "append", None),
-    "after the log has it, before Spark's commit": (Stage, "clear", None),
+STAGES: dict[str, tuple[type, str, bool]] = {
+    "before the tasks": (ArchiveWriter, "write", False),
+    "after the tasks": (ArchiveWriter, "write", True),
+    "before the commit": (DeltaTopicTable, "append", False),
+    "after the commit, before Spark's": (DeltaTopicTable, "append", True),
 }
 
 
-def crash(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, passes: int | None) -> None:
-    """Makes the method raise: at once, or after it has worked some times. Claims are let through."""
+def crash(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, works_first: bool) -> None:
+    """Makes the method raise: at once, or after it has done its work."""
     whole = getattr(owner, method)
-    calls = []
 
-    def broken(self: Any, *arguments: Any) -> Any:
-        if arguments and isinstance(arguments[0], Manifest) and arguments[0].kind == "claim":
-            return whole(self, *arguments)
-        calls.append(arguments)
-        if passes is not None and len(calls) <= passes:
-            return whole(self, *arguments)
+    def broken(*arguments: Any, **settings: Any) -> None:
+        if works_first:
+            whole(*arguments, **settings)
         raise RuntimeError("the machine is gone")
 
     monkeypatch.setattr(owner, method, broken)
@@ -94,8 +78,7 @@ def test_runs_that_crash_at_any_stage_lose_nothing_and_write_nothing_twice(
     shop.archive(**settings)
 
     assert topic_partitions(shop.archived()) == all_places(sold + 3)
-    assert shop.data_files() == set(shop.state().files)
-    assert shop.staged() == []
+    assert shop.data_files() > shop.committed_files()  # the leftovers are still there, and do not count
 
 
 def test_without_or_with_an_old_checkpoint_nothing_is_lost_or_written_twice(
@@ -115,81 +98,16 @@ def test_without_or_with_an_old_checkpoint_nothing_is_lost_or_written_twice(
     assert topic_partitions(shop.archived()) == all_places(24)
 
 
-def test_the_newer_of_two_writers_wins_and_the_older_leaves_nothing_behind(shop: Shop) -> None:
-    shop.sell(0, 6)
-    shop.archive()
-    rows = shop.archived()
-    files = Files(shop.spark, shop.path)
-    older, newer = ArchiveWriter(files), ArchiveWriter(files)
-    older.claim({}, {})
-    newer.claim({}, {})
-    with pytest.raises(AnotherWriter, match="one writer at a time"):
-        older.add(shop.spark, rows)
-    assert shop.data_files() == set(shop.state().files)
-    assert shop.staged() == []
-    assert shop.state().writer == newer.name
-
-
-def test_a_stream_ends_with_a_clear_error_when_another_run_takes_over(shop: Shop) -> None:
+def test_of_two_runs_that_write_the_same_records_one_ends_with_a_clear_error(shop: Shop) -> None:
     shop.sell(0, 3)
-    begun = threading.Event()
-
-    def take_over() -> None:
-        begun.wait(120)
-        shop.sell(3, 3)
-        shop.archive(compaction=None)
-        shop.sell(6, 3)
-
-    other = threading.Thread(target=take_over)
-    other.start()
-    with pytest.raises(AnotherWriter, match="another writer has taken over"):
-        shop.archive(schedule=Schedule(every="100ms", on_batch=lambda _: begun.set()))
-    other.join()
-    shop.archive(compaction=None)
-    assert topic_partitions(shop.archived()) == all_places(9)
-
-
-def test_only_one_of_two_writers_creates_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    files = Files(spark, str(tmp_path))
-    assert files.create("one.json", b"first")
-    assert not files.create("one.json", b"second")
-    assert files.read("one.json") == b"first"
-    assert [each.name for each in files.names("")] == ["one.json"]
-
-
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_create_returns(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[tuple[bool, bool]] = []  # whether it is a folder, and whether the name is there yet
-
-    def fsync(handle: int) -> None:
-        synced.append((stat.S_ISDIR(os.fstat(handle).st_mode), (tmp_path / "log" / "one.json").exists()))
-
-    files = Files(spark, str(tmp_path))
-    files.make_folder("log")
-    monkeypatch.setattr("os.fsync", fsync)
-    assert files.create("log/one.json", b"first")
-    assert synced == [(False, False), (True, True)]
-
-
-def test_without_hard_links_a_rename_is_used(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object) -> None:
-        raise PermissionError("not on this file system")
-
-    monkeypatch.setattr("os.link", refuse)
-    test_only_one_of_two_writers_creates_a_file(spark, tmp_path)
-
-
-def test_a_long_log_is_read_from_its_snapshot(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "SNAPSHOT_EVERY", 4)
-    monkeypatch.setattr(log, "KEPT_CHANGES", 2)
-    shop.sell(0, 12)
-    shop.archive(options={"maxOffsetsPerTrigger": "3"}, compaction=None)
-    names = sorted(path.name for path in Path(shop.path, "_penstock", "log").glob("0*"))
-    assert names == [f"{3:020d}.json", f"{4:020d}.json", f"{4:020d}.snapshot.json", f"{5:020d}.json"]
-    assert topic_partitions(shop.archived()) == all_places(12)
+    shop.archive()
+    slow = ArchiveWriter(Lake(shop.path))
+    rows = shop.archived()
+    shop.sell(3, 3)
+    shop.archive()
+    with pytest.raises(AnotherWriter, match="one writer at a time"):
+        slow.commit(slow.write(rows))
+    assert topic_partitions(shop.archived()) == all_places(6)
 
 
 def test_latest_means_the_end_of_the_topic_at_the_first_archive_run(shop: Shop) -> None:
@@ -225,7 +143,9 @@ def test_a_stream_runs_until_it_is_stopped_and_reports_every_batch(shop: Shop) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"valueFormat": "json"}, "valueFormat"),
+        ({"valueFormat": "json"}, "valueSchema"),
+        ({"valueFormat": "json", "valueSchema": "offset bigint"}, "fields with other names"),
+        ({"valueFormat": "json", "valueSchema": "a timestamp_ntz"}, "all readers of Delta"),
         ({"assign": '{"a": [0]}'}, "assign"),
         ({"startingOffsets": '{"a": {"0": 1}}'}, "startingOffsets"),
         ({"maxOffsetPerTrigger": "5"}, "maxOffsetsPerTrigger"),
@@ -243,6 +163,8 @@ def test_a_folder_that_is_no_archive_is_reported_as_such(spark: SparkSession, tm
         read_archive(spark, str(tmp_path))
     with pytest.raises(ConfigError, match="without any of"):
         read_archive(spark, str(tmp_path / "a*"))
+    with pytest.raises(ConfigError, match="a folder on a disk"):
+        read_archive(spark, "hdfs:///lake/archive")
 
 
 def test_a_connect_session_is_refused_with_the_alternative() -> None:

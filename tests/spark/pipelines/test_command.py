@@ -69,6 +69,8 @@ def test_history_counts_by_partition_and_source_or_answers_a_query(shop: Shop) -
     ]  # fmt: skip
     asked = command(*where, "--sql", "select count(*) as n, max(value) as v from history")
     assert json.loads(asked.stdout) == [{"n": 12, "v": "v9"}]
+    some = command(*where, "--from-offset", "2", "--sql", "select source, offset as o from history")
+    assert {(row["source"], row["o"]) for row in json.loads(some.stdout)} == {("archive", 2), ("live", 3)}
     wrong = command(*where, "--sql", "select nothing from history")
     assert wrong.exit_code == 1
     assert "nothing" in wrong.stderr
@@ -80,11 +82,49 @@ def test_replay_reports_its_result_and_refuses_invalid_requests(shop: Shop) -> N
     shop.sell(0, 6)
     shop.archive()
     line = ("run", "replay", "--from", shop.path, "-b", shop.bootstrap_servers)
-    assert command(*line, "--suffix", ".again").stdout == f"replayed 6 records to {shop.topic}.again\n"
+    assert command(*line, "--suffix", ".again").stdout == f"replayed 6 records: 6 to {shop.topic}.again\n"
     refused = command(*line)
     assert (refused.exit_code, "already has records" in refused.stderr) == (1, True)
     unknown = command(*line, "no-such-topic")
     assert (unknown.exit_code, "no-such-topic" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("in_session")
+def test_pipelines_to_topics_report_their_results(shop: Shop, tmp_path: Path) -> None:
+    shop.sell(0, 6)
+    shop.archive()
+    servers = ("-b", shop.bootstrap_servers)
+    state = str(tmp_path / "state")
+    line = ("run", "dedupe", shop.topic, *servers, "--to-topic", f"{shop.topic}.once", "--checkpoint", state)
+    assert command(*line).stdout.startswith("read 6 records in ")
+    line = (
+        "run",
+        "enrich",
+        shop.topic,
+        *servers,
+        "--table",
+        f"{shop.topic}.once",
+        "--to-topic",
+        f"{shop.topic}.full",
+    )
+    assert command(*line, "--checkpoint", f"{state}-2").stdout == "read 6 records in 1 batches\n"
+    line = ("run", "mirror", shop.topic, *servers, "--from", shop.bootstrap_servers, "--prefix", "copy.")
+    assert command(*line, "--checkpoint", f"{state}-3").stdout == f"copied 6 records to copy.{shop.topic}\n"
+    name = "tests.spark.pipelines.test_reprocess:values_only"
+    line = (
+        "run",
+        "reprocess",
+        "--from",
+        shop.path,
+        *servers,
+        "--to-topic",
+        f"{shop.topic}.new",
+        "--function",
+    )
+    assert command(*line, name).stdout == f"wrote 6 records to {shop.topic}.new\n"
+    for wrong in ("nothing:here", "json:nothing", "json", "json:decoder.x"):
+        refused = command(*line, wrong)
+        assert (refused.exit_code, "--function" in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.usefixtures("in_session")
@@ -93,12 +133,41 @@ def test_an_invalid_archive_location_is_refused_in_one_sentence(shop: Shop, tmp_
     shop.sell(0, 1)
     line = ("run", "archive", shop.topic, "-b", shop.bootstrap_servers, "--to")
     for path, code, said in (
-        (f"{tmp_path}/file", 1, "not a directory"),
-        ("/proc/nowhere", 1, "/proc/nowhere/_penstock/log cannot be made"),
-        ("s3a://lake/archive", 2, "path='s3a://lake/archive': expected a folder that Spark can reach"),
+        (f"{tmp_path}/file", 1, "Not a directory"),
+        ("/proc/nowhere", 1, f"/proc/nowhere/{shop.topic} cannot be made"),
+        ("hdfs://lake/archive", 2, "path='hdfs://lake/archive': expected a folder on a disk"),
     ):
         refused = command(*line, path)
         assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
+
+
+@pytest.mark.usefixtures("in_session")
+def test_the_care_of_tables_needs_no_spark(shop: Shop, tmp_path: Path) -> None:
+    shop.sell(0, 9)
+    shop.archive(options={"maxOffsetsPerTrigger": "3"}, compaction=None)
+    assert json.loads(command("optimize", shop.path, "--json").stdout)["files_merged_away"] > 0
+    assert topic_partitions(shop.archived()) == all_places(9)
+    vacuumed = command("vacuum", shop.path, "--retain-hours", "24")
+    assert vacuumed.stdout == "0 files were deleted\n"
+    for name, said in (("optimize", "an archive"), ("vacuum", "an archive"), ("convert", "old format")):
+        refused = command(name, str(tmp_path / "nothing"))
+        assert (refused.exit_code, said in refused.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("in_session")
+def test_archives_of_iceberg_tables_by_the_command(shop: Shop, tmp_path: Path) -> None:
+    shop.sell(0, 6)
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    line = ("run", "archive", shop.topic, "-b", shop.bootstrap_servers, "--to", shop.path)
+    done = command(*line, "--format", "iceberg", "--catalog", catalog, "-o", "maxOffsetsPerTrigger=3")
+    assert done.stdout.startswith("archived 6 records")
+    line = ("run", "history", "--from", shop.path, "-b", shop.bootstrap_servers, "--catalog", catalog)
+    counted = command(*line, "--sql", "select count(*) as n from history", "--json")
+    assert json.loads(counted.stdout) == [{"n": 6}]
+    vacuumed = command("vacuum", shop.path, "--catalog", catalog)
+    assert vacuumed.stdout == "0 files were deleted\n"
+    refused = command("optimize", shop.path, "--catalog", catalog)
+    assert (refused.exit_code, "cannot merge files" in refused.stderr) == (1, True)
 
 
 @pytest.mark.usefixtures("in_session")
@@ -132,6 +201,7 @@ def test_without_a_broker_the_command_says_so_before_it_starts_spark(monkeypatch
         (("archive", "--to", "x"), "--pattern"),
         (("archive", "a", "--pattern", "b", "--to", "x"), "--pattern"),
         (("archive", "a"), "--to"),
+        (("archive", "a", "--to", "x", "--value-format", "json"), "--value-schema"),
         (("archive", "a", "--to", "x", "--once", "--every", "1s"), "exclude"),
         (("archive", "a", "--to", "x", "--conf", "spark.master"), "NAME=VALUE"),
         (("archive", "a", "--to", "x", "--master", "sc://host"), "--master"),
@@ -152,7 +222,7 @@ def test_the_command_line_works_without_pyspark() -> None:
         "import sys\n"
         "from penstock.cli.app import run\n"
         "assert run(['pipeline', 'list']) == 0\n"
-        "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"
+        "assert not {'pyspark', 'pyarrow', 'deltalake'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False

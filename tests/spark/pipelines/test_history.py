@@ -2,17 +2,21 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
+from penstock import Broker
 from penstock.errors import ConfigError
-from penstock.spark import history
+from penstock.spark import Selection, history
 from penstock.spark.data_loss import DataLoss
 from penstock.spark.pipelines.tail import _range, _source_options
 from penstock.spark.read_limits import OffsetRange
 from penstock.types import TopicPartition
+from tests.transactional import ALL, TransactionalTopic
 
 from .conftest import Shop, all_places, plain, topic_partitions
 
@@ -31,6 +35,36 @@ def test_history_is_the_archive_and_later_records(shop: Shop, read: Callable[...
     assert plain(found) == plain(read(shop.topic, includeHeaders="true"))
     counts = {row.source: row["count"] for row in found.groupBy("source").count().collect()}
     assert counts == {"archive": 9, "live": 6}
+
+
+def test_a_selection_reads_no_file_without_a_wanted_record(shop: Shop) -> None:
+    for first in (0, 9):
+        shop.sell(first, 9)
+        shop.archive(compaction=None)
+    shop.sell(18, 3)
+    found = whole(shop, selection=Selection(from_offset=4))
+    assert topic_partitions(found) == [place for place in all_places(21) if place[1] >= 4]
+    read = {path.rpartition("/")[2] for path in found.inputFiles()}
+    unread = {Path(file.path).name for file in shop.table().files() if file.offsets[1] < 4}
+    assert unread
+    assert not read & unread
+
+
+def test_history_has_each_record_once_where_markers_take_offsets(
+    shop: Shop, broker: Broker, unique: Callable[[str], str]
+) -> None:
+    """Markers are at the start, at the end and around the boundary between archive and tail."""
+    topic = TransactionalTopic(broker, unique("transactional"))
+    marked = replace(shop, topic=topic.name)
+    topic.fill()
+    marked.archive()
+    topic.end(1, commit=True)
+    at = topic.send(1, "live")
+    topic.end(1, commit=True)
+    expected = [(0, offset) for offset in sorted([*ALL, at])]
+    assert topic_partitions(whole(marked, with_source=True)) == expected
+    marked.archive()
+    assert topic_partitions(whole(marked)) == expected
 
 
 def test_history_without_a_tail_is_parquet_alone(shop: Shop) -> None:

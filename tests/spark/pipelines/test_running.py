@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.pipelines.progress import from_spark
-from penstock.spark.pipelines.running import reason, spark_interval
+from penstock.spark.pipelines.running import Schedule, reason, spark_interval
 
 
 def progress(**more: Any) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def test_times_are_written_short_or_as_spark_has_them(text: str, expected: str) 
 
 
 @pytest.mark.parametrize("text", ["", "10", "soon", "-1s", "1.5s"])
-def test_an_invalid_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused_before_a_pipeline_begins(text: str) -> None:
     with pytest.raises(ConfigError, match="every"):
-        spark_interval(text)
+        Schedule(every=text)
 
 
 def test_java_errors_are_shown_as_their_message_without_the_call() -> None:

@@ -1,11 +1,12 @@
-"""Formats of record values: JSON, CSV, Avro and Arrow, to rows and back. Pure functions on Arrow arrays, no I/O.
+"""Formats of record values: JSON, CSV, Avro and Arrow, to rows and back, and Protobuf to rows. Pure functions on Arrow
+arrays, no I/O.
 
 `given_schema(...)` and `infer_schema(...)` find the schema, in the options or in a sample. `decoder_for(...)` decodes a
 column of values and says which records are bad and why; `encoder_for(...)` goes the other way. `base` describes how a
 block is decoded fast and how a bad record in it is found.
 """
 
-from .formats import decoder_for, encoder_for, given_schema, infer_schema
+from .formats import decoder_for, encoder_for, given_schema, infer_schema, registered_type
 from .interfaces import Decoded, Decoder, Encoder, PayloadError
 from .options import PAYLOAD_OPTIONS, PayloadOptions
 
@@ -20,4 +21,5 @@ __all__ = [
     "encoder_for",
     "given_schema",
     "infer_schema",
+    "registered_type",
 ]

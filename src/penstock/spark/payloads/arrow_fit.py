@@ -4,6 +4,8 @@ Structs are matched by field name: the order does not matter and fields that wer
 field does not fit. Leaves fit if every value of the one type is a value of the other (int32 to bigint, float to
 double, dictionary to its values), or if it can be checked for each value (integers that are small enough, timestamps
 in nanoseconds that are whole microseconds, decimals).
+
+With `missing_is_null`, a missing field that may be null fits, and is null: schemas get new fields over time.
 """
 
 from collections.abc import Callable
@@ -28,18 +30,20 @@ _BYTES = (
 )
 
 
-def fit(found: pa.DataType, wanted: pa.DataType, path: str = "") -> Convert:
+def fit(found: pa.DataType, wanted: pa.DataType, path: str = "", *, missing_is_null: bool = False) -> Convert:
     """A function from arrays of `found` to arrays of `wanted`; BadValue names the field that does not fit."""
     if pa.types.is_dictionary(found):
-        return _then(_undictionary(path), fit(found.value_type, wanted, path))
+        return _then(
+            _undictionary(path), fit(found.value_type, wanted, path, missing_is_null=missing_is_null)
+        )
     if pa.types.is_null(found):
         return lambda array: pa.nulls(len(array), wanted)
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        return _fit_struct(found, wanted, path)
+        return _fit_struct(found, wanted, path, missing_is_null)
     if pa.types.is_map(wanted) and pa.types.is_map(found):
-        return _fit_map(found, wanted, path)
+        return _fit_map(found, wanted, path, missing_is_null)
     if pa.types.is_list(wanted) and _is_any_list(found):
-        return _fit_list(found, wanted, path)
+        return _fit_list(found, wanted, path, missing_is_null)
     if found == wanted:
         return lambda array: array
     if _safe_leaf(found, wanted):
@@ -55,29 +59,39 @@ def _is_any_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _fit_struct(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
-    picks = [(i, convert) for i, convert in (pick(found, f, path) for f in wanted)]
+def _fit_struct(found: pa.DataType, wanted: pa.DataType, path: str, missing_is_null: bool) -> Convert:
+    absent = frozenset(f.name for f in wanted if f.nullable) - {f.name for f in found}
+    picks = [
+        None
+        if missing_is_null and f.name in absent
+        else pick(found, f, path, missing_is_null=missing_is_null)
+        for f in wanted
+    ]
     fields = list(wanted)
 
     def convert(array: pa.StructArray) -> pa.StructArray:
-        parts = [change(array.field(i)) for i, change in picks]
+        parts = [
+            pa.nulls(len(array), field.type) if one is None else one[1](array.field(one[0]))
+            for one, field in zip(picks, fields, strict=True)
+        ]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=_mask(array))
 
     return convert
 
 
-def pick(found: Any, wanted: pa.Field, path: str) -> tuple[int, Convert]:
+def pick(found: Any, wanted: pa.Field, path: str, *, missing_is_null: bool = False) -> tuple[int, Convert]:
     """The number of the field of `found` (a struct type or a schema) that has `wanted`'s name, and its conversion."""
     name = path_of(path, wanted.name)
     indices = found.get_all_field_indices(wanted.name)
     if len(indices) != 1:
         what = f"{len(indices)} columns of that name" if indices else "no such column"
         raise BadValue(f"column {shown(name)!r}: expected {shown(wanted.type)}, found {what}")
-    return indices[0], fit(found.field(indices[0]).type, wanted.type, name)
+    kind = found.field(indices[0]).type
+    return indices[0], fit(kind, wanted.type, name, missing_is_null=missing_is_null)
 
 
-def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
-    inner = fit(found.value_type, wanted.value_type, f"{path}[]")
+def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str, missing_is_null: bool) -> Convert:
+    inner = fit(found.value_type, wanted.value_type, f"{path}[]", missing_is_null=missing_is_null)
     plain = pa.list_(found.value_field)
 
     def convert(array: pa.Array) -> pa.ListArray:
@@ -87,9 +101,9 @@ def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
     return convert
 
 
-def _fit_map(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
-    keys = fit(found.key_type, wanted.key_type, f"{path}.key")
-    items = fit(found.item_type, wanted.item_type, f"{path}.value")
+def _fit_map(found: pa.DataType, wanted: pa.DataType, path: str, missing_is_null: bool) -> Convert:
+    keys = fit(found.key_type, wanted.key_type, f"{path}.key", missing_is_null=missing_is_null)
+    items = fit(found.item_type, wanted.item_type, f"{path}.value", missing_is_null=missing_is_null)
 
     def convert(array: pa.MapArray) -> pa.MapArray:
         new_keys = keys(array.keys)

@@ -1,8 +1,8 @@
 """Avro values to rows: fastavro reads each record, Arrow takes over column by column.
 
-Framing `none` is a bare datum; `confluent` is a zero byte, a schema id of four bytes (big endian) and a datum. There is
-no schema registry to ask, so the schema that was given is the writer's schema; avroSchemaId lists the ids for which
-that is true, and a record with another id is bad. `container` is in avro_container.
+Framing `none` is a bare datum; `confluent` is a zero byte, a schema id of four bytes (big endian) and a datum. Without
+a schema registry (registry_decoder), the schema that was given is the writer's schema; avroSchemaId lists the ids for
+which that is true, and a record with another id is bad. `container` is in avro_container.
 """
 
 from io import BytesIO

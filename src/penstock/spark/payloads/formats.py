@@ -3,7 +3,8 @@
 A format is imported when it is used: each brings libraries of its own, and most queries need none of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
@@ -11,9 +12,22 @@ from .ddl import parse_schema
 from .interfaces import Decoder, Encoder, PayloadError, shown
 from .options import PayloadOptions
 
+if TYPE_CHECKING:
+    from .registry_framing import SchemaKey, WriterSchema
 
-def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Decoder:
-    """Raises PayloadError, naming the field, if the format cannot carry the schema. raw needs no decoder."""
+    Lookup = Callable[[SchemaKey], WriterSchema]
+
+
+def decoder_for(
+    value_format: str, schema: StructType, options: PayloadOptions, lookup: "Lookup | None" = None
+) -> Decoder:
+    """Raises PayloadError, naming the field, if the format cannot carry the schema. raw needs no decoder. `lookup` asks
+    the registry, if the options name one."""
+    if options.registry_url is not None:
+        from .registry import registry_decoder
+
+        assert lookup is not None
+        return registry_decoder(schema, options, lookup)
     match value_format:
         case "json":
             from .json_read import JsonDecoder
@@ -35,6 +49,10 @@ def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
 
 
 def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Encoder:
+    if options.registry_url is not None:
+        raise PayloadError(
+            "schemaRegistryUrl is an option of readers: a sink writes avroFraming=confluent with the id in avroSchemaId"
+        )
     match value_format:
         case "json":
             from .json_write import JsonEncoder
@@ -91,9 +109,18 @@ def given_schema(options: PayloadOptions) -> StructType | None:
     return parse_schema(text)
 
 
+def registered_type(schema: "WriterSchema") -> StructType:
+    """The type of a column for values of a schema of the registry."""
+    from . import registry
+
+    return registry.registered_type(schema)
+
+
 def _unknown(value_format: str) -> PayloadError:
     if value_format == "raw":
         return PayloadError(
             "valueFormat=raw leaves values as they are: there is nothing to decode, encode or infer"
         )
-    return PayloadError(f"valueFormat={shown(value_format)!r}: expected one of json, avro, csv, arrow")
+    return PayloadError(
+        f"valueFormat={shown(value_format)!r}: expected one of json, avro, protobuf, csv, arrow"
+    )

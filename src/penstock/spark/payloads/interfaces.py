@@ -5,11 +5,12 @@ Planning a query needs no more than this of most formats, so nothing heavy is im
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A reason travels as a record header to the dead-letter topic and into log lines: one sentence, never the payload.
 MAX_REASON_CHARS = 300
@@ -25,8 +26,8 @@ class BadValue(Exception):
 
 
 class Decoded(NamedTuple):
-    values: pa.StructArray  # null where the record's value was null or bad
-    rows: pa.Int32Array | None  # formats with many rows per record: the source record of each row
+    values: "pa.StructArray"  # null where the record's value was null or bad
+    rows: "pa.Int32Array | None"  # formats with many rows per record: the source record of each row
     bad: list[tuple[int, str]]  # (source record, reason), ascending
 
 
@@ -47,13 +48,15 @@ def shown(value: object) -> str:
 class Decoder(ABC):
     """Turns the values of records into rows of one struct type."""
 
-    def __init__(self, arrow_type: pa.StructType) -> None:
+    def __init__(self, arrow_type: "pa.StructType") -> None:
         self.arrow_type = arrow_type
+        self.needs_headers = False
+        """Whether `parts` must be given the records' headers, too."""
 
     @abstractmethod
-    def decode(self, values: pa.BinaryArray) -> Decoded: ...
+    def decode(self, values: "pa.BinaryArray") -> Decoded: ...
 
-    def parts(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+    def parts(self, values: "pa.BinaryArray", headers: "pa.Array | None" = None) -> Iterator[Decoded]:
         """The same as decode, in pieces of bounded size; source records are counted from the start of `values` in each.
 
         Formats in which a small record can hold many rows give several pieces; the others give one.
@@ -65,8 +68,8 @@ class Encoder(ABC):
     """Turns rows into the values of records."""
 
     @abstractmethod
-    def encode(self, values: pa.StructArray) -> pa.BinaryArray:
+    def encode(self, values: "pa.StructArray") -> "pa.BinaryArray":
         """One record per row; null rows give null values."""
 
-    def pack(self, values: pa.StructArray, max_bytes: int) -> list[bytes]:
+    def pack(self, values: "pa.StructArray", max_bytes: int) -> list[bytes]:
         raise PayloadError("only valueFormat=arrow packs many rows into one record")

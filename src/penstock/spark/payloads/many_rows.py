@@ -42,7 +42,7 @@ class ManyRowsDecoder(Decoder):
         rows = pa.concat_arrays([part.rows for part in parts if part.rows is not None])
         return Decoded(pa.concat_arrays([p.values for p in parts]), rows, [b for p in parts for b in p.bad])
 
-    def parts(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+    def parts(self, values: pa.BinaryArray, headers: pa.Array | None = None) -> Iterator[Decoded]:
         part, size = _Part([], [], []), 0
         for at, value in enumerate(values_of(values)):
             pieces = self._pieces(at, value, part.bad)

@@ -1,12 +1,17 @@
 """The options for the format of a record's value. Names are Spark options: their case does not matter."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from .interfaces import PayloadError, shown
 
-VALUE_FORMATS = ("raw", "json", "avro", "csv", "arrow")
+VALUE_FORMATS = ("raw", "json", "avro", "protobuf", "csv", "arrow")
+REGISTRY_FORMATS = ("avro", "protobuf")
 AVRO_FRAMINGS = ("none", "confluent", "container")
+SCHEMA_ID_PLACES = ("prefix", "header")
+SECRET_OPTIONS = ("schemaRegistryUserInfo",)
+"""Never stored, and shown nowhere."""
 # A sample is read on the driver while the query is planned.
 MAX_SAMPLE_RECORDS = 1_000_000
 PAYLOAD_OPTIONS = (
@@ -17,6 +22,10 @@ PAYLOAD_OPTIONS = (
     "avroSchemaId",
     "csvDelimiter",
     "csvQuote",
+    "schemaRegistryUrl",
+    "schemaRegistrySubject",
+    "schemaIdIn",
+    *SECRET_OPTIONS,
 )
 
 
@@ -26,11 +35,15 @@ class PayloadOptions:
     value_schema: str | None = None  # DDL, Spark's JSON, or an Avro schema where value_format is avro
     infer_sample_size: int = 1000  # records
     avro_framing: str = "none"
-    # Confluent framing: the ids of schemas that value_schema can read. Empty: any. There is no registry to ask, so
-    # value_schema is applied as the writer's schema whatever the id says.
+    # Confluent framing without a registry: the ids of schemas that value_schema can read. Empty: any. value_schema is
+    # applied as the writer's schema whatever the id says.
     avro_schema_ids: frozenset[int] = frozenset()
     csv_delimiter: str = ","
     csv_quote: str = '"'
+    registry_url: str | None = None
+    registry_user_info: str | None = field(default=None, repr=False)
+    registry_subject: str | None = None  # for the type of the column; TOPIC-value by default
+    schema_id_in: str = "prefix"
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "PayloadOptions":
@@ -45,6 +58,10 @@ class PayloadOptions:
             avro_schema_ids=_ids(found.get("avroSchemaId", "")),
             csv_delimiter="\t" if found.get("csvDelimiter") == "\\t" else found.get("csvDelimiter", ","),
             csv_quote=found.get("csvQuote", '"'),
+            registry_url=found.get("schemaRegistryUrl"),
+            registry_user_info=found.get("schemaRegistryUserInfo"),
+            registry_subject=found.get("schemaRegistrySubject"),
+            schema_id_in=found.get("schemaIdIn", "prefix").lower(),
         )
         made.validate()
         _refuse_strays(found, made.value_format)
@@ -53,6 +70,8 @@ class PayloadOptions:
     def validate(self) -> None:
         _one_of("valueFormat", self.value_format, VALUE_FORMATS)
         _one_of("avroFraming", self.avro_framing, AVRO_FRAMINGS)
+        _one_of("schemaIdIn", self.schema_id_in, SCHEMA_ID_PLACES)
+        self._check_registry()
         if not 1 <= self.infer_sample_size <= MAX_SAMPLE_RECORDS:
             raise PayloadError(
                 f"inferSampleSize={self.infer_sample_size}: expected 1 to {MAX_SAMPLE_RECORDS} records"
@@ -66,10 +85,39 @@ class PayloadOptions:
                 "valueSchema is empty; give a schema, or leave it out to infer one from a sample"
             )
 
+    def _check_registry(self) -> None:
+        if self.registry_url is None:
+            if self.value_format == "protobuf":
+                raise PayloadError(
+                    "valueFormat=protobuf needs schemaRegistryUrl: a message does not carry its schema"
+                )
+            return
+        _check_url(self.registry_url)
+        if self.avro_framing == "container" or self.avro_schema_ids:
+            raise PayloadError(
+                "schemaRegistryUrl is for avroFraming=confluent without avroSchemaId: the registry has each id's schema"
+            )
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise PayloadError(
+            "schemaRegistryUrl has a login in it; give that as schemaRegistryUserInfo, which is shown nowhere"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise PayloadError(f"schemaRegistryUrl={shown(url)!r}: expected an address such as https://host:8081")
+
 
 def _refuse_strays(found: Mapping[str, str], value_format: str) -> None:
     """Refuses options of other formats: they would silently have no effect."""
     for name in found:
+        if name.startswith("schema") and "schemaRegistryUrl" not in found:
+            raise PayloadError(f"{name} needs schemaRegistryUrl")
+        if name.startswith("schema") and value_format not in REGISTRY_FORMATS:
+            raise PayloadError(
+                f"{name} is an option of valueFormat=avro or protobuf, but valueFormat is {value_format}"
+            )
         owner = "avro" if name.startswith("avro") else "csv" if name.startswith("csv") else None
         if owner and owner != value_format:
             raise PayloadError(

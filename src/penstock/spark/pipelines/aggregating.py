@@ -9,7 +9,8 @@ dropped, and records that come later for it are left out, and counted as late.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,16 +21,25 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
 from penstock.spark.options import SourceOptions
-from penstock.spark.pipelines.reading import topic_names
+from penstock.spark.pipelines.groups import group_options
+from penstock.spark.pipelines.json_fields import (
+    DURATION,
+    FIELD,
+    check_duration,
+    check_field,
+    field_of,
+    key_or_field,
+    time_of,
+)
+from penstock.spark.pipelines.reading import topic_names, with_defaults
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
+from penstock.spark.pipelines.topic_stream import check_raw, check_target, once_options, sink_options
 from penstock.spark.planner import Planner
-from penstock.spark.read_bounds import Subscription
-from penstock.spark.security_options import security_options
-from penstock.spark.sink_options import SinkOptions
 
 SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}
 MODES: Final = ("update", "append")
-DURATION: Final = re.compile(r"(\d+) (millisecond|second|minute|hour|day|week)s?")
+TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+"""UTC, as other engines expect it. Spark's default, INT96, is deprecated and has no statistics."""
 UNITS_MS: Final = {
     "millisecond": 1,
     "second": 1_000,
@@ -38,13 +48,6 @@ UNITS_MS: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
-FIELD: Final = re.compile(r"[A-Za-z0-9_ -]+(\.[A-Za-z0-9_ -]+)*")
-
-FIRST_MS: Final = -62_135_596_800_000
-LAST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999. Numbers beyond them are no ms (microseconds, perhaps), and one alone would push the watermark
-past all that is to come."""
-
 JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZone": "UTC"}
 """Windows in JSON are in UTC, whatever the session's time zone."""
 
@@ -67,8 +70,7 @@ class Aggregation:
 
     def validate(self) -> None:
         for name, text in (("window", self.window), ("slide", self.slide), ("watermark", self.watermark)):
-            if text is not None and not DURATION.fullmatch(text):
-                raise ConfigError(name, text, 'a time such as "5 minutes", "30 seconds" or "1 hour"')
+            check_duration(name, text)
         if _ms(self.window) == 0:
             raise ConfigError("window", self.window, "more than no time")
         if self.slide is not None and not 0 < _ms(self.slide) <= _ms(self.window):
@@ -76,8 +78,7 @@ class Aggregation:
                 "slide", self.slide, f"more than no time, and at most the window's {self.window}"
             )
         for name, field in (("key", self.key), ("time", self.time)):
-            if field is not None and not FIELD.fullmatch(field):
-                raise ConfigError(name, field, "a field's name, such as customer or customer.id")
+            check_field(name, field)
         for field_sum in self.sums:
             field, _, kind = field_sum.partition(":")
             if not FIELD.fullmatch(field) or (kind or "double") not in SUM_TYPES:
@@ -91,8 +92,8 @@ class Aggregation:
     def applied(self, records: DataFrame) -> DataFrame:
         """window_start, window_end, key, count, and sum_FIELD for each sum."""
         named = records.select(
-            _time(self.time).alias("time"),
-            (F.col("key").cast("string") if self.key is None else _field(self.key)).alias("key"),
+            time_of(self.time).alias("time"),
+            key_or_field(self.key).alias("key"),
             *(_number(field_sum).alias(_sum_name(field_sum)) for field_sum in self.sums),
         )
         windows = F.window("time", self.window, self.slide) if self.slide else F.window("time", self.window)
@@ -137,31 +138,35 @@ def aggregate(
     aggregation.validate()
     mode = _checked_mode(mode, to_topic, to_path)
     kept = _checkpoint(checkpoint, to_path)
-    given = {"startingOffsets": "earliest", **(options or {})}
-    given |= {"kafka.bootstrap.servers": bootstrap_servers}
+    defaults = {"startingOffsets": "earliest", **group_options("aggregate", kept)}
+    given = {**with_defaults(options or {}, defaults), "kafka.bootstrap.servers": bootstrap_servers}
     names = topic_names(topics) or ()
     if names:
         given["subscribe"] = ",".join(names)
     parsed = source_options.parse(given, streaming=True)
-    if to_topic and _reads(parsed.subscription, to_topic):
-        raise ConfigError(
-            "to_topic",
-            to_topic,
-            f"a topic that this pipeline does not read, and it reads {parsed.subscription}",
-        )
-    if parsed.payload.value_format != "raw":
-        raise ConfigError(
-            "valueFormat", parsed.payload.value_format, "raw: fields are taken from JSON values by name"
-        )
+    if to_topic:
+        check_target(parsed.subscription, to_topic)
+    check_raw(parsed)
     _prepare(parsed, to_topic)
     records = spark.readStream.format("penstock").options(**given).load()
     results = aggregation.applied(records)
     writer = (
         _to_table(results, to_path)
         if to_path
-        else _to_topic(results, _sink_options(given, to_topic or ""), mode)
+        else _to_topic(results, sink_options(given, to_topic or ""), mode)
     )
-    return run(writer.outputMode(mode).option("checkpointLocation", kept), schedule)
+    with _setting(spark, *TIMESTAMPS):  # a stream takes the session's settings when it starts
+        return run(writer.outputMode(mode).option("checkpointLocation", kept), schedule)
+
+
+@contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "")
 
 
 def _checkpoint(given: str | None, to_path: str | None) -> str:
@@ -183,12 +188,6 @@ def _checked_mode(mode: str | None, to_topic: str | None, to_path: str | None) -
     return mode
 
 
-def _reads(subscription: Subscription, topic: str) -> bool:
-    if subscription.pattern:
-        return re.fullmatch(subscription.pattern, topic) is not None
-    return topic in (subscription.wanted_topics() or ())
-
-
 def _prepare(options: SourceOptions, to_topic: str | None) -> None:
     """Checks the topics before the stream starts, and creates the target topic if needed."""
     planner = Planner(options)
@@ -204,14 +203,7 @@ def _to_table(results: DataFrame, path: str) -> DataStreamWriter:
     return results.writeStream.format("parquet").option("path", path)
 
 
-def _sink_options(given: Mapping[str, str], topic: str) -> dict[str, str]:
-    """Results go to the brokers that the records come from, with the same login."""
-    servers = {"kafka.bootstrap.servers": given["kafka.bootstrap.servers"]}
-    return {**security_options(given), **servers, "topic": topic}
-
-
 def _to_topic(results: DataFrame, options: dict[str, str], mode: str) -> DataStreamWriter:
-    SinkOptions.from_options(options)
     # Fields that are null stay: who reads JSON by name finds each of them.
     value = F.to_json(F.struct(*results.columns), {**JSON_TIMES, "ignoreNullFields": "false"})
     records = results.select(F.col("key").cast("binary").alias("key"), value.alias("value"))
@@ -221,31 +213,15 @@ def _to_topic(results: DataFrame, options: dict[str, str], mode: str) -> DataStr
     # Spark lets a data source that is written in Python have rows that are appended only, in a stream. In a batch they
     # are just rows.
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.write.format("penstock").options(**options).mode("append").save()
+        once = once_options(batch, batch_id)
+        batch.write.format("penstock").options(**options, **once).mode("append").save()
 
     return records.writeStream.foreachBatch(write)
 
 
-def _field(name: str) -> Column:
-    return F.get_json_object(F.col("value").cast("string"), f"$.{name}")
-
-
-def _time(field: str | None) -> Column:
-    if field is None:
-        return F.col("timestamp")
-    text = _field(field)
-    number, moment = text.try_cast("bigint"), text.try_cast("timestamp")
-    first, last = F.timestamp_millis(F.lit(FIRST_MS)), F.timestamp_millis(F.lit(LAST_MS))
-    return F.coalesce(
-        F.when(number.between(FIRST_MS, LAST_MS), F.timestamp_millis(number)),
-        F.when(number.isNull() & moment.between(first, last), moment),
-        F.col("timestamp"),
-    )
-
-
 def _number(field_sum: str) -> Column:
     field, _, kind = field_sum.partition(":")
-    return F.coalesce(_field(field).try_cast(SUM_TYPES[kind or "double"]), F.lit(0))
+    return F.coalesce(field_of(field).try_cast(SUM_TYPES[kind or "double"]), F.lit(0))
 
 
 def _ms(duration: str) -> int:

@@ -1,13 +1,13 @@
-"""Topics to Parquet, exactly once.
+"""Topics to Delta or Iceberg tables, exactly once.
 
-Not Spark's checkpoint but the archive's own log says how far the archive goes: each change that adds files also says
-the next offset of each partition (`through`), in one atomic step. A batch drops what lies before that. So a batch that
-runs again, a checkpoint that is lost, or two that disagree, write nothing twice; and since a run begins at `through`,
+Not Spark's checkpoint but the tables say how far the archive goes: a commit that adds files also moves the next offset
+of each partition, in one atomic step (`lake/topic_table.py`). A batch drops what lies before that. So a batch that runs
+again, a checkpoint that is lost, or two that disagree, write nothing twice; and since a run begins at these offsets,
 nothing is left out. The checkpoint is therefore new for every run, unless one is given.
 """
 
-import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,24 +17,24 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
 from penstock.spark.data_loss import report
+from penstock.spark.lake.folder import ICEBERG, ArchiveState, Lake, TopicFacts
+from penstock.spark.lake.maintenance import DEFAULT_COMPACTION, Compaction
 from penstock.spark.options import SourceOptions
-from penstock.spark.pipelines.compaction import DEFAULT_COMPACTION, Compaction, compact
 from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import OWN_FOLDER
-from penstock.spark.pipelines.manifest import State, TopicFacts
-from penstock.spark.pipelines.problems import ArchiveError, PipelineError
-from penstock.spark.pipelines.reading import ARCHIVE_COLUMNS, UTC_DATE, topic_names
+from penstock.spark.pipelines.groups import group_options
+from penstock.spark.pipelines.per_partition import per_partition
+from penstock.spark.pipelines.reading import check_classic, topic_names, with_defaults
 from penstock.spark.pipelines.resuming import check_not_ahead, goes_on_at
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
+from penstock.spark.pipelines.table_columns import TableColumns, check_for_iceberg, columns_of
 from penstock.spark.pipelines.writer import ArchiveWriter
 from penstock.spark.planner import Layout, Planner
+from penstock.spark.problems import ArchiveError, PipelineError
 from penstock.spark.read_bounds import EARLIEST
 from penstock.types import TopicPartition
 
 MOST_OFFSETS: Final = 10_000_000
 """Records of one batch, unless maxOffsetsPerTrigger sets another number. After a crash, Spark reads a batch again."""
-
-CHECKPOINTS: Final = f"{OWN_FOLDER}/checkpoints"
 
 OURS: Final = ("assign", "startingOffsetsByTimestamp", "startingTimestamp", "columns")
 """Options of the source that would contradict what an archive is."""
@@ -49,8 +49,8 @@ class Archived:
     """Added to the archive; `totals` counts what was read."""
     files_added: int
     files_merged_away: int
-    sequence: int
-    """The archive's last change."""
+    versions: Mapping[str, int]
+    """The newest version of each topic's table."""
 
 
 def archive(
@@ -63,34 +63,44 @@ def archive(
     compaction: Compaction | None = DEFAULT_COMPACTION,
     checkpoint: str | None = None,
     compression: str = "zstd",
+    table_format: str | None = None,
+    catalog: str | None = None,
     schedule: Schedule = ALL_NOW,
 ) -> Archived:
-    """Writes topics to Parquet below `path`, in folders topic=NAME/date=YYYY-MM-DD (UTC), each record exactly once.
+    """Writes each topic to a table, `path`/TOPIC, partitioned by `date` (UTC), each record exactly once.
+
+    Tables are Delta tables, or with `table_format="iceberg"` Iceberg tables; `catalog` is the URI of their catalog, if
+    it is not the file of SQLite in `path`.
 
     Continues where the archive ends, also if another job wrote it. `options` are those of the source: subscribePattern
     (with no topics), maxOffsetsPerTrigger, minPartitions, includeHeaders=false, startingOffsets=latest for topics that
-    the archive does not have yet, and so on. `compaction=None` leaves small files alone.
+    the archive does not have yet, and so on. With valueFormat and valueSchema the fields of the value are columns of
+    the table. `compaction=None` leaves small files alone.
     """
     if compaction is not None:
         compaction.validate()
-    writer = ArchiveWriter(Files(spark, path), compression=compression)
-    given = _source_options(topics, bootstrap_servers, options or {}, writer.files.root)
+    lake = Lake(check_classic(spark, path), table_format=table_format, catalog=catalog)
+    writer = ArchiveWriter(lake, compression=compression)
+    given = _source_options(topics, bootstrap_servers, options or {}, writer.lake.storage.url)
     parsed = source_options.parse(given, streaming=True)
     _check(parsed)
+    columns = columns_of(given)
+    if lake.format_name == ICEBERG:
+        check_for_iceberg(columns)
     planner = Planner(parsed)
     try:
         layout = planner.layout(require_all=True)
         _check_ids(writer.state, layout)
         _check_new_partitions(writer.state, layout, planner, fail=parsed.fail_on_data_loss)
-        writer.claim(_facts(layout), _pinned(writer.state, layout, planner, parsed))
+        writer.begin(_facts(layout), _pinned(writer.state, layout, planner, parsed), columns)
         if checkpoint is not None:
             _check_checkpoint(Files(spark, checkpoint), writer.state, layout, planner)
     finally:
         planner.close()
     given["startingOffsets"] = _starts(writer.state, layout)
-    batches = _Batches(spark, writer, compaction, planner)
+    batches = _Batches(writer, columns, compaction, planner)
     try:
-        totals = _run(spark, given, batches, checkpoint or _fresh_checkpoint(writer), schedule)
+        totals = _run(spark, given, batches, checkpoint, schedule)
     except PipelineError as problem:
         if not batches.begun and "startingOffsets" in str(
             problem
@@ -100,14 +110,13 @@ def archive(
     finally:
         planner.close()
     if compaction is not None and schedule.every is None and not schedule.is_stopped():
-        # Not everything: a run every minute would write the present day's rows over and over.
-        batches.merged_away += compact(spark, writer, compaction, everything=False)
+        batches.merged_away += writer.optimize(compaction)
     return Archived(
         totals=totals,
         rows=batches.rows,
         files_added=batches.files,
         files_merged_away=batches.merged_away,
-        sequence=writer.state.sequence,
+        versions=writer.versions(),
     )
 
 
@@ -115,10 +124,10 @@ class _Batches:
     """Spark calls this with each batch."""
 
     def __init__(
-        self, spark: SparkSession, writer: ArchiveWriter, compaction: Compaction | None, planner: Planner
+        self, writer: ArchiveWriter, columns: TableColumns, compaction: Compaction | None, planner: Planner
     ) -> None:
-        self._spark = spark
-        self.writer = writer
+        self._writer = writer
+        self._columns = columns
         self._compaction = compaction
         self._planner = planner
         self._since_compaction = 0
@@ -129,55 +138,47 @@ class _Batches:
     def take(self, batch: DataFrame, batch_id: int) -> None:
         self.begun = True
         try:
-            self._take(batch)
+            self._take(batch, batch_id)
         except Exception as problem:
             self.problem = problem  # Spark would only keep its text
             raise
 
-    def _take(self, batch: DataFrame) -> None:
-        rows = _unarchived(batch, self.writer.state)
-        added = self.writer.add(
-            batch.sparkSession, rows, look=lambda: _new_topics(self.writer.state, self._planner)
-        )
-        self.rows += sum(file.rows for file in added)
-        self.files += len(added)
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        rows = _unarchived(self._columns.of(batch), self._writer.state)
+        files = self._writer.write(rows, self._columns.schema)
+        # Asked when all rows have been read, so that it knows of all that happened before.
+        self._writer.begin(_new_topics(self._writer.state, self._planner), {}, self._columns)
+        self._writer.commit(files, note=f"batch {batch_id}")
+        self.rows += sum(file.rows for file in files)
+        self.files += len(files)
         self._since_compaction += 1
         if self._compaction is not None and self._since_compaction >= self._compaction.every_batches:
             self._since_compaction = 0
-            self.merged_away += compact(self._spark, self.writer, self._compaction, everything=False)
+            self.merged_away += self._writer.optimize(self._compaction)
 
 
 def _run(
-    spark: SparkSession, given: Mapping[str, str], batches: _Batches, checkpoint: str, schedule: Schedule
+    spark: SparkSession,
+    given: Mapping[str, str],
+    batches: _Batches,
+    checkpoint: str | None,
+    schedule: Schedule,
 ) -> Totals:
     stream = spark.readStream.format("penstock").options(**given).load()
-    writer = stream.writeStream.foreachBatch(batches.take).option("checkpointLocation", checkpoint)
-    try:
-        return run(writer, schedule)
-    except PipelineError:
-        if batches.problem is not None:
-            raise batches.problem from None
-        batches.writer.check_alone()  # who takes over deletes the checkpoint, and Spark would only say that it is gone
-        raise
+    writer = stream.writeStream.foreachBatch(batches.take)
+    # Only the driver reads and writes the checkpoint of a stream without state.
+    with tempfile.TemporaryDirectory(prefix="penstock-archive-", ignore_cleanup_errors=True) as own:
+        try:
+            return run(writer.option("checkpointLocation", checkpoint or f"file:{own}"), schedule)
+        except PipelineError:
+            if batches.problem is not None:
+                raise batches.problem from None
+            raise
 
 
-def _unarchived(batch: DataFrame, state: State) -> DataFrame:
-    """The batch's rows that the archive does not have, with their date."""
-    rows = batch.selectExpr(
-        *(name for name in ARCHIVE_COLUMNS if name in batch.columns), f"{UTC_DATE} AS date"
-    )
-    if not state.through:
-        return rows
-    cases = " ".join(
-        f"WHEN '{topic}' THEN get(array({_by_partition(numbers)}), partition)"
-        for topic, numbers in sorted(state.through.items())
-    )
-    return rows.where(f"offset >= coalesce(CASE topic {cases} END, 0L)")
-
-
-def _by_partition(numbers: Mapping[str, int]) -> str:
-    last = max(int(number) for number in numbers)
-    return ", ".join(f"{numbers.get(str(number), 0)}L" for number in range(last + 1))
+def _unarchived(rows: DataFrame, state: ArchiveState) -> DataFrame:
+    """The rows that the archive does not have."""
+    return rows.where(f"offset >= coalesce({per_partition(state.positions)}, 0L)")
 
 
 def _source_options(
@@ -190,30 +191,24 @@ def _source_options(
             raise ConfigError(
                 name, options.get(name, ""), "no such option: an archive keeps whole records, in order"
             )
-    group = f"penstock-archive-{hashlib.sha256(root.encode()).hexdigest()[:12]}"
     defaults = {
         "includeHeaders": "true",
         "maxOffsetsPerTrigger": str(MOST_OFFSETS),
-        "kafka.group.id": group,
+        **group_options("archive", root),
         "startingOffsets": "earliest",
     }
-    found = {name: value for name, value in defaults.items() if name.lower() not in lower}
-    found |= {**options, "kafka.bootstrap.servers": bootstrap_servers}
+    found = {**with_defaults(options, defaults), "kafka.bootstrap.servers": bootstrap_servers}
     return found | ({"subscribe": ",".join(names)} if names else {})
 
 
 def _check(options: SourceOptions) -> None:
-    if options.payload.value_format != "raw":
-        raise ConfigError(
-            "valueFormat", options.payload.value_format, "raw: an archive keeps records as they are"
-        )
     if options.starting.everywhere is None:
         raise ConfigError(
             "startingOffsets", "offsets", "earliest or latest, for topics that are new to the archive"
         )
 
 
-def _check_ids(state: State, layout: Layout) -> None:
+def _check_ids(state: ArchiveState, layout: Layout) -> None:
     for topic, topic_id in sorted(layout.topic_ids.items()):
         known = state.topics.get(topic)
         if known is not None and known.topic_id != topic_id:
@@ -223,7 +218,7 @@ def _check_ids(state: State, layout: Layout) -> None:
             )
 
 
-def _new_topics(state: State, planner: Planner) -> dict[str, TopicFacts]:
+def _new_topics(state: ArchiveState, planner: Planner) -> dict[str, TopicFacts]:
     """Topics that the archive does not know yet, such as those that came in mid-run. ArchiveError where one that it
     knows was made again, whatever failOnDataLoss says: its records would be taken for old ones."""
     layout = planner.layout(require_all=False)
@@ -231,7 +226,7 @@ def _new_topics(state: State, planner: Planner) -> dict[str, TopicFacts]:
     return {topic: facts for topic, facts in _facts(layout).items() if topic not in state.topics}
 
 
-def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fail: bool) -> None:
+def _check_new_partitions(state: ArchiveState, layout: Layout, planner: Planner, *, fail: bool) -> None:
     """A partition that was added since the last run, and has already lost records."""
     new = [
         tp
@@ -246,8 +241,8 @@ def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fai
             )
 
 
-def _check_checkpoint(checkpoint: Files, state: State, layout: Layout, planner: Planner) -> None:
-    expected = {**planner.earliest(layout.topic_partitions), **state.positions()}
+def _check_checkpoint(checkpoint: Files, state: ArchiveState, layout: Layout, planner: Planner) -> None:
+    expected = {**planner.earliest(layout.topic_partitions), **state.positions}
     check_not_ahead(goes_on_at(checkpoint), expected, checkpoint.root)
 
 
@@ -262,23 +257,20 @@ def _facts(layout: Layout) -> dict[str, TopicFacts]:
 
 
 def _pinned(
-    state: State, layout: Layout, planner: Planner, options: SourceOptions
-) -> dict[str, dict[str, int]]:
-    """Where topics begin that are new and are to begin at their end: kept with the claim, since the end moves on."""
+    state: ArchiveState, layout: Layout, planner: Planner, options: SourceOptions
+) -> dict[TopicPartition, int]:
+    """Where topics begin that are new and are to begin at their end: kept with the table, since the end moves on. A
+    topic that came in mid-run has a table, and is archived from its first record on."""
     if options.starting.everywhere == EARLIEST:
         return {}
-    known = {
-        *state.topics,
-        *state.through,
-    }  # a topic that came in mid-run is archived from its first record on
-    return _nested(planner.latest(tp for tp in layout.topic_partitions if tp.topic not in known))
+    return planner.latest(tp for tp in layout.topic_partitions if tp.topic not in state.topics)
 
 
-def _starts(state: State, layout: Layout) -> str:
-    """`through` where the archive has it, and else the first record there is."""
+def _starts(state: ArchiveState, layout: Layout) -> str:
+    """The archive's next offset where it has one, and else the first record there is."""
     if not layout.topic_partitions:  # a pattern that matches nothing yet
         return "earliest"
-    reached = state.positions()
+    reached = state.positions
     return json.dumps(_nested({tp: reached.get(tp, EARLIEST) for tp in layout.topic_partitions}))
 
 
@@ -298,9 +290,3 @@ def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     for tp, offset in sorted(offsets.items()):
         out.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return out
-
-
-def _fresh_checkpoint(writer: ArchiveWriter) -> str:
-    """A new checkpoint for this run alone; those of earlier runs are deleted."""
-    writer.files.delete(CHECKPOINTS)
-    return writer.files.absolute(f"{CHECKPOINTS}/{writer.state.sequence:020d}")

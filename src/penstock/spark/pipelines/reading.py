@@ -1,54 +1,78 @@
-"""An archive as a DataFrame: exactly the files that its log names, by Spark's own Parquet reader."""
+"""An archive as a DataFrame: exactly the files of a snapshot of each table, by Spark's own Parquet reader where Spark
+can reach them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, StructField, StructType
 
 from penstock.errors import ConfigError
+from penstock.spark.lake.file_rows import FilesToRows, tasks_of
+from penstock.spark.lake.folder import known_tables
+from penstock.spark.lake.record_columns import DATE
 from penstock.spark.options import COLUMNS, HEADERS_COLUMN
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import ArchiveLog
-from penstock.spark.pipelines.manifest import DataFile, State
-from penstock.spark.schema import spark_schema
+from penstock.spark.pipelines.selection import EVERYTHING, Selection
+from penstock.spark.problems import PipelineError
+from penstock.spark.schema import arrow_schema, spark_schema
 
-DATE: Final = "date"
+if TYPE_CHECKING:
+    from penstock.spark.lake.topic_table import TableFile, TopicTable
+
 ARCHIVE_COLUMNS: Final = (*COLUMNS, HEADERS_COLUMN, DATE)
 ARCHIVE_SCHEMA: Final = StructType([*spark_schema((*COLUMNS, HEADERS_COLUMN)), StructField(DATE, DateType())])
 
-DAY_US: Final = 24 * 3600 * 1_000_000
 
-# The day in UTC whatever the session's time zone is, and in whole numbers: exact for every timestamp.
-UTC_DATE: Final = (
-    "date_from_unix_date(cast("
-    f"(unix_micros(timestamp) - pmod(unix_micros(timestamp), {DAY_US}L)) div {DAY_US}L as int))"
-)
-
-
-def read_archive(spark: SparkSession, path: str, topics: str | Sequence[str] | None = None) -> DataFrame:
+def read_archive(
+    spark: SparkSession,
+    path: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    selection: Selection = EVERYTHING,
+    catalog: str | None = None,
+) -> DataFrame:
     """The records of an archive: the source's columns, headers and `date` (the UTC day of the timestamp).
 
-    A filter on `topic` or `date` leaves whole files out. There is no order among rows of different files: sort by
-    topic, partition and offset where it matters. The DataFrame is of the moment it was made: after a compaction, which
-    deletes files, make it again.
+    A filter on `date` and a `selection` leave whole files out. There is no order among rows of different files: sort by
+    topic, partition and offset where it matters. The DataFrame is of the moment it was made.
     """
-    files = Files(spark, path)
-    state = ArchiveLog(files).load()
-    if not state.sequence:
-        raise ConfigError(
-            "path", path, "an archive. `penstock pipeline run archive TOPIC --to PATH` makes one"
-        )
-    return committed(spark, files, state.of_topics(_known(state, topics)))
+    tables = _chosen(known_tables(check_classic(spark, path), catalog), topics)
+    return committed(spark, tables, selection)
 
 
-def committed(spark: SparkSession, files: Files, chosen: Sequence[DataFile]) -> DataFrame:
-    """These files, and no others that may be in the same folders."""
-    if not chosen:
+def committed(
+    spark: SparkSession, tables: "Mapping[str, TopicTable]", selection: Selection = EVERYTHING
+) -> DataFrame:
+    """The files of these snapshots that can have a wanted record, and no others that may be in the same folders."""
+    frames = [_table(spark, table, selection.holding(table.files())) for table in tables.values()]
+    if not frames:
         return spark.createDataFrame([], ARCHIVE_SCHEMA)
-    paths = [files.absolute(file.path) for file in chosen]
-    found = spark.read.schema(ARCHIVE_SCHEMA).option("basePath", files.root).parquet(*paths)
-    return found.select(*ARCHIVE_COLUMNS)
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame, allowMissingColumns=True)
+    return selection.applied(whole)
+
+
+def _table(spark: SparkSession, table: "TopicTable", files: "Sequence[TableFile]") -> DataFrame:
+    schema = from_arrow_schema(table.schema())
+    if not files:
+        return spark.createDataFrame([], schema)
+    if not table.storage.is_local:
+        return _by_tasks(spark, table, schema, files)
+    reader = spark.read.schema(schema)
+    if not table.has_dates_in_files:
+        reader = reader.option("basePath", table.folder)  # so that Spark takes the date from the path
+    return reader.parquet(*(file.path for file in files)).select(*schema.names)
+
+
+def _by_tasks(
+    spark: SparkSession, table: "TopicTable", schema: StructType, files: "Sequence[TableFile]"
+) -> DataFrame:
+    """By pyarrow: Spark would need a JAR to reach the storage."""
+    tasks = tasks_of(files, table.folder)
+    read = FilesToRows(storage=table.storage, schema=arrow_schema(schema), tasks=tasks)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
 
 def topic_names(topics: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -60,12 +84,33 @@ def topic_names(topics: str | Iterable[str] | None) -> tuple[str, ...] | None:
     )
 
 
-def _known(state: State, topics: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def with_defaults(options: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The options, and those of the defaults that are not among them, whatever their case."""
+    given = {name.lower() for name in options}
+    return {**{name: value for name, value in defaults.items() if name.lower() not in given}, **options}
+
+
+def check_classic(spark: SparkSession, path: str) -> str:
+    """The path; PipelineError if the session's driver is elsewhere."""
+    require_classic(spark, "an archive", "this process commits its files")
+    return path
+
+
+def require_classic(spark: SparkSession, what: str, why: str) -> None:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise PipelineError(
+            f"{what} needs a classic Spark session, since {why}, and this is a Spark Connect session. Start one with "
+            "SparkSession.builder.master(...), spark-submit, or `penstock pipeline run --master ...`"
+        )
+
+
+def _chosen(
+    tables: "Mapping[str, TopicTable]", topics: str | Sequence[str] | None
+) -> "Mapping[str, TopicTable]":
     names = topic_names(topics)
-    there = {*state.through, *state.topics}
-    for name in names or ():
-        if name not in there:
-            raise ConfigError(
-                "topics", name, f"topics of the archive: {', '.join(sorted(there)) or 'it has none'}"
-            )
-    return names
+    if names is None:
+        return tables
+    for name in names:
+        if name not in tables:
+            raise ConfigError("topics", name, f"topics of the archive: {', '.join(sorted(tables))}")
+    return {name: tables[name] for name in names}

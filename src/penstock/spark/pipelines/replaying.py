@@ -1,71 +1,51 @@
 """An archive back into topics, in order.
 
 Every partition is written by one task, sorted by offset, to the same partition, with the same key, value, headers and
-timestamp. Spark moves the rows of a partition to its task in one shuffle; sorting spills to disk where it must. A task
-that is tried again writes its rows again: at least once.
+timestamp. Spark moves the rows of a partition to its task in one shuffle; sorting spills to disk where it must. The
+records go in steps, each of them a transaction, and a replay that was killed continues after the last one
+(`replay_state.py`): exactly once, where the brokers can do it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.client.wire import Cluster
 from penstock.errors import ConfigError
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import ArchiveLog
-from penstock.spark.pipelines.manifest import DataFile, State
-from penstock.spark.pipelines.problems import PipelineError
-from penstock.spark.pipelines.reading import committed, topic_names
+from penstock.spark.lake.folder import ArchiveState, known_tables, state_of
+from penstock.spark.pipelines.per_partition import per_partition
+from penstock.spark.pipelines.progress import BatchProgress
+from penstock.spark.pipelines.reading import check_classic, committed, topic_names
+from penstock.spark.pipelines.replay_state import ReplayState, StateFile, new_state, state_folder
+from penstock.spark.pipelines.running import ALL_NOW, Schedule
+from penstock.spark.pipelines.selection import EVERYTHING, Selection
+from penstock.spark.pipelines.table_columns import columns_in
+from penstock.spark.pipelines.writer import ARROW_BYTES
+from penstock.spark.problems import PipelineError
 from penstock.spark.read_bounds import EARLIEST, LATEST, parse_topics
 from penstock.spark.sink_options import SinkOptions
 from penstock.types import TopicPartition
 
+if TYPE_CHECKING:
+    from penstock.spark.lake.topic_table import TopicTable
+
 FOR_EVER: Final = {"retention.ms": "-1"}
 """The config of topics that a replay creates: otherwise retention would delete the old records at once."""
+STEP_OFFSETS: Final = 1_000_000
+"""Offsets of each partition in one step: the most that runs again after a crash, and that readers of committed records
+wait for."""
+MAX_TASKS: Final = 800
+"""Tasks of one step, each of which writes one or more partitions. A coordinator lends at most 900 producers to a
+version, also to tasks that are tried again."""
+TXN_PREFIX: Final = "penstock-replay-"
+SINK_COLUMNS: Final = ("key", "value", "partition", "timestamp", "headers")
 
-ARROW_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
-"""With Spark's default, writing a column of arrays takes time that grows with the square of a batch's rows."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """Which records are replayed: all that all of these allow."""
-
-    from_time: datetime | None = None
-    to_time: datetime | None = None
-    """Records before it."""
-    from_offset: int | None = None
-    to_offset: int | None = None
-    """Records before it."""
-
-    def validate(self) -> None:
-        for name, moment in (("from_time", self.from_time), ("to_time", self.to_time)):
-            if moment is not None and moment.tzinfo is None:
-                raise ConfigError(name, moment, "a time with a time zone, such as 2026-01-31T08:00:00Z")
-        if self.from_time is not None and self.to_time is not None and self.from_time >= self.to_time:
-            raise ConfigError("to_time", self.to_time, f"a time after from_time, which is {self.from_time}")
-        if self.from_offset is not None and self.to_offset is not None and self.from_offset >= self.to_offset:
-            raise ConfigError(
-                "to_offset", self.to_offset, f"more than from_offset, which is {self.from_offset}"
-            )
-
-    def applied(self, rows: DataFrame) -> DataFrame:
-        if self.from_time is not None:
-            rows = rows.where(F.col("timestamp") >= F.lit(self.from_time))
-        if self.to_time is not None:
-            rows = rows.where(F.col("timestamp") < F.lit(self.to_time))
-        if self.from_offset is not None:
-            rows = rows.where(F.col("offset") >= self.from_offset)
-        if self.to_offset is not None:
-            rows = rows.where(F.col("offset") < self.to_offset)
-        return rows
-
-
-EVERYTHING: Final = Selection()
+Function = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +55,14 @@ class Replayed:
     topics: Mapping[str, str]
     """The name of the new topic for each archived one."""
     created: tuple[str, ...]
-    rows: int | None
-    """None with a selection: the number is unknown."""
+    rows: int
+    """In all, with those of runs that were interrupted."""
+    rows_by_topic: Mapping[str, int]
+    """The same for each new topic."""
+    resumed: bool
+    """Whether this continued an earlier run."""
+    finished: bool
+    """False if it was stopped: the same replay continues there."""
 
 
 def replay(
@@ -91,72 +77,267 @@ def replay(
     append: bool = False,
     topic_configs: Mapping[str, str] = FOR_EVER,
     options: Mapping[str, str] | None = None,
+    checkpoint: str | None = None,
+    step_offsets: int = STEP_OFFSETS,
+    schedule: Schedule = ALL_NOW,
+    catalog: str | None = None,
 ) -> Replayed:
     """Writes an archive's records (of these topics, or all) to topics, each partition in its old order.
 
     The topics have their old names, or `to_topic` where there is one, or the old name and `suffix`. Missing ones are
     made with as many partitions as there were; a topic that already has records is refused unless `append`. `options`
     are those of the sink (kafka.compression.type and the like).
+
+    A replay that was killed continues when it is called again in the same way. Until it is done, `checkpoint` (by
+    default a folder in the archive) has a file that says how far it has come. `schedule` reports and stops after steps.
     """
-    selection.validate()
-    files = Files(spark, path)
-    state = ArchiveLog(files).load()
-    names = _names(state, topics, path)
-    targets = _targets(names, to_topic, suffix)
-    given = {**(options or {}), "kafka.bootstrap.servers": bootstrap_servers, "useTimestamps": "true"}
-    with Cluster(SinkOptions.from_options(given).client) as cluster:
-        created = _prepare(cluster, state, targets, append=append, configs=topic_configs)
-    chosen = _holding(state.of_topics(names), selection)
-    if chosen:
-        own = spark.newSession()
-        own.conf.set(*ARROW_BYTES)
-        rows = selection.applied(committed(own, files, chosen))
-        _in_order(rows, chosen, targets).write.format("penstock").options(**given).mode("append").save()
-    counted = sum(file.rows for file in chosen) if selection == EVERYTHING else None
-    return Replayed(topics=targets, created=created, rows=counted)
-
-
-def _in_order(rows: DataFrame, chosen: Sequence[DataFile], targets: Mapping[str, str]) -> DataFrame:
-    """One task for each partition of each topic, its rows by offset."""
-    topic_partitions = sorted(
-        {TopicPartition(file.topic, part.partition) for file in chosen for part in file.ranges}
-    )
-    number = {tp: index for index, tp in enumerate(topic_partitions)}
-    cases = " ".join(
-        f"WHEN '{topic}' THEN get(array({_task_numbers(topic, number)}), partition)"
-        for topic in sorted({tp.topic for tp in topic_partitions})
-    )
-    tasks = rows.repartitionById(len(topic_partitions), F.expr(f"CASE topic {cases} END"))
-    ordered = tasks.sortWithinPartitions("topic", "partition", "offset")
-    names = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in sorted(targets.items()))
-    return ordered.selectExpr(
-        "key", "value", f"CASE topic {names} END AS topic", "partition", "timestamp", "headers"
+    root = check_classic(spark, path)
+    tables = chosen_tables(root, topics, catalog)
+    _check_values(tables)
+    targets = _targets(tuple(tables), to_topic, suffix)
+    return write_again(
+        spark,
+        Rewriting(root=root, tables=tables, targets=targets, selection=selection),
+        bootstrap_servers=bootstrap_servers,
+        append=append,
+        topic_configs=topic_configs,
+        options=options or {},
+        checkpoint=checkpoint,
+        step_offsets=step_offsets,
+        schedule=schedule,
     )
 
 
-def _task_numbers(topic: str, number: Mapping[TopicPartition, int]) -> str:
-    mine = {tp.partition: index for tp, index in number.items() if tp.topic == topic}
-    return ", ".join(str(mine.get(partition, 0)) for partition in range(max(mine) + 1))
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """The records that are written, and where to."""
+
+    root: str
+    tables: "Mapping[str, TopicTable]"
+    targets: Mapping[str, str]
+    """The name of the new topic for each archived one."""
+    selection: Selection
+    function: Function | None = None
+    """Applied to the records of each step; None: they are written as they are."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Two replays with the same answer are the same replay."""
+        chosen = self.selection
+        bounds = (chosen.from_time, chosen.to_time, chosen.from_offset, chosen.to_offset)
+        name = "" if self.function is None else f"{self.function.__module__}:{self.function.__qualname__}"
+        return {
+            "topics": {name: table.topic_id for name, table in self.tables.items()},
+            "targets": dict(self.targets),
+            "selection": [str(bound) for bound in bounds],
+            **({"function": name} if name else {}),
+        }
 
 
-def _holding(files: Sequence[DataFile], selection: Selection) -> list[DataFile]:
-    """Files that can have a wanted record, by their offsets; Parquet's statistics do the same for times."""
-    low = 0 if selection.from_offset is None else selection.from_offset
-    high = 2**63 if selection.to_offset is None else selection.to_offset
-    return [file for file in files if any(part.last >= low and part.first < high for part in file.ranges)]
+def chosen_tables(
+    root: str, topics: str | Sequence[str] | None, catalog: str | None
+) -> "dict[str, TopicTable]":
+    """The tables of these topics, or all."""
+    tables = known_tables(root, catalog)
+    return {name: tables[name] for name in _names(state_of(tables), topics)}
 
 
-def _names(state: State, topics: str | Sequence[str] | None, path: str) -> tuple[str, ...]:
-    there = tuple(sorted({*state.topics, *state.through}))
-    if not there:
-        raise ConfigError(
-            "path", path, "an archive. `penstock pipeline run archive TOPIC --to PATH` makes one"
+def write_again(
+    spark: SparkSession,
+    job: Rewriting,
+    *,
+    bootstrap_servers: str,
+    append: bool,
+    topic_configs: Mapping[str, str],
+    options: Mapping[str, str],
+    checkpoint: str | None,
+    step_offsets: int,
+    schedule: Schedule,
+) -> Replayed:
+    job.selection.validate()
+    _check_step(step_offsets, schedule)
+    whole = state_of(job.tables)
+    file = StateFile(state_folder(job.root, checkpoint), job.asked)
+    given = {**options, "kafka.bootstrap.servers": bootstrap_servers}
+    parsed = SinkOptions.from_options(given)
+    with Cluster(parsed.client) as cluster:
+        before = _resumed(file, cluster)
+        created: tuple[str, ...] = ()
+        if before is None:
+            created = _prepare(cluster, whole, job.targets, append=append, configs=topic_configs)
+            found = cluster.topics(set(job.targets.values()))
+            ids = {name: str(topic.topic_id) for name, topic in found.items()}
+    state = before or _begun(file, whole, job.tables, job.selection, ids, step_offsets)
+    run = _Run(spark, job, given, once=parsed.exactly_once != "false")
+    state = _steps(run, file, state, schedule)
+    return Replayed(
+        topics=job.targets,
+        created=created,
+        rows=sum(state.rows.values()),
+        rows_by_topic=state.rows,
+        resumed=before is not None,
+        finished=state.steps_done >= state.steps,
+    )
+
+
+def _check_step(step_offsets: int, schedule: Schedule) -> None:
+    if step_offsets < 1:
+        raise ConfigError("step_offsets", step_offsets, "at least 1")
+    if schedule.every is not None:
+        raise ConfigError("every", schedule.every, "none: a replay ends when the archive does")
+
+
+def _resumed(file: StateFile, cluster: Cluster) -> ReplayState | None:
+    """The state of an interrupted run, if the topics that it wrote to are still there."""
+    state = file.load()
+    if state is None:
+        return None
+    found = cluster.topics(list(state.target_ids))
+    same = all(
+        name in found and str(found[name].topic_id) == known for name, known in state.target_ids.items()
+    )
+    return state if same else None
+
+
+def _begun(
+    file: StateFile,
+    state: ArchiveState,
+    tables: "Mapping[str, TopicTable]",
+    selection: Selection,
+    target_ids: Mapping[str, str],
+    step_offsets: int,
+) -> ReplayState:
+    most = selection.to_offset
+    ends = {
+        name: {
+            str(tp.partition): end if most is None else min(end, most)
+            for tp, end in state.positions.items()
+            if tp.topic == name
+        }
+        for name in tables
+    }
+    files = [each for table in tables.values() for each in table.files()]
+    begins = [0 if each.offsets is None else each.offsets[0] for each in files]
+    first = max(min(begins, default=0), selection.from_offset or 0)
+    made = new_state(target_ids=target_ids, ends=ends, first=first, step_offsets=step_offsets)
+    file.save(made)
+    return made
+
+
+def _steps(run: "_Run", file: StateFile, state: ReplayState, schedule: Schedule) -> ReplayState:
+    while state.steps_done < state.steps and not schedule.is_stopped():
+        began, at = time.monotonic(), datetime.now(UTC)
+        step = state.steps_done
+        rows = run.write(state, step)
+        state = state.advanced(rows)
+        if rows:
+            file.save(state)
+        if rows and schedule.on_batch is not None:
+            schedule.on_batch(
+                _progress(step, at, sum(rows.values()), time.monotonic() - began, state.remaining())
+            )
+    if state.steps_done >= state.steps:
+        file.delete()
+    return state
+
+
+def _progress(step: int, at: datetime, rows: int, took_s: float, lag: int) -> BatchProgress:
+    return BatchProgress(
+        batch_id=step,
+        at=at.isoformat(timespec="milliseconds"),
+        rows=rows,
+        rows_per_second=rows / took_s if took_s else 0.0,
+        duration_ms=round(took_s * 1000),
+        lag=lag,
+        steps_ms={},
+    )
+
+
+class _Run:
+    """Writes steps."""
+
+    def __init__(
+        self, spark: SparkSession, job: Rewriting, options: Mapping[str, str], *, once: bool
+    ) -> None:
+        self._spark = spark.newSession()
+        self._spark.conf.set(*ARROW_BYTES)
+        self._job = job
+        self._options = options
+        self._once = once
+
+    def write(self, state: ReplayState, step: int) -> dict[str, int]:
+        """How many records went to each topic; empty if no file has any of the step."""
+        first, end = state.bounds(step)
+        wanted = replace(self._job.selection, from_offset=first, to_offset=end)
+        if not any(wanted.holding(table.files()) for table in self._job.tables.values()):
+            return {}
+        rows = committed(self._spark, self._job.tables, wanted)
+        ordered = self._in_order(rows.where(f"offset < {per_partition(_flat(state.ends))}"), state)
+        counts = Observation(f"step {step}")
+        names = sorted(set(self._job.targets.values()))
+        counters = [
+            F.count(F.when(F.col("topic") == name, 1)).alias(f"n{at}") for at, name in enumerate(names)
+        ]
+        records = self._records(ordered)
+        writer = records.observe(counts, *counters).write.format("penstock").options(**self._options)
+        writer = writer.option("useTimestamps", str("timestamp" in records.columns).lower())
+        if self._once:
+            writer = writer.options(txnAppId=TXN_PREFIX + state.replay_id, txnVersion=str(step))
+        writer.mode("append").save()
+        found = counts.get
+        return {name: int(found[f"n{at}"]) for at, name in enumerate(names)}
+
+    def _in_order(self, rows: DataFrame, state: ReplayState) -> DataFrame:
+        """The rows that go to a partition in one task, by topic and offset."""
+        targets = self._job.targets
+        to = {tp: TopicPartition(targets[tp.topic], tp.partition) for tp in _flat(state.ends)}
+        tasks = {tp: at % MAX_TASKS for at, tp in enumerate(sorted(set(to.values())))}
+        numbers = {tp: tasks[target] for tp, target in to.items()}
+        moved = rows.repartitionById(
+            min(max(1, len(tasks)), MAX_TASKS), F.expr(f"CAST({per_partition(numbers)} AS INT)")
         )
+        return moved.sortWithinPartitions("topic", "partition", "offset")
+
+    def _records(self, ordered: DataFrame) -> DataFrame:
+        """The columns of the sink."""
+        function, targets = self._job.function, self._job.targets
+        if function is None:
+            names = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in sorted(targets.items()))
+            return ordered.select(
+                *(name for name in SINK_COLUMNS), F.expr(f"CASE topic {names} END").alias("topic")
+            )
+        made = function(ordered)
+        (target,) = set(targets.values())
+        return made.select(
+            *(name for name in SINK_COLUMNS if name in made.columns), F.lit(target).alias("topic")
+        )
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, numbers in nested.items()
+        for number, offset in numbers.items()
+    }
+
+
+def _names(state: ArchiveState, topics: str | Sequence[str] | None) -> tuple[str, ...]:
+    there = tuple(sorted(state.topics))
     names = topic_names(topics) or there
     for name in names:
         if name not in there:
             raise ConfigError("topics", name, f"topics of the archive: {', '.join(there)}")
     return names
+
+
+def _check_values(tables: "Mapping[str, TopicTable]") -> None:
+    for name, table in tables.items():
+        kept = columns_in(table).options
+        if kept:
+            raise PipelineError(
+                f"{name} is archived with the columns of its values (valueFormat={kept.get('valueFormat')}), and not "
+                "the values as they were: it cannot be replayed"
+            )
 
 
 def _targets(names: Sequence[str], to_topic: str | None, suffix: str) -> dict[str, str]:
@@ -173,22 +354,29 @@ def _targets(names: Sequence[str], to_topic: str | None, suffix: str) -> dict[st
 
 
 def _prepare(
-    cluster: Cluster, state: State, targets: Mapping[str, str], *, append: bool, configs: Mapping[str, str]
+    cluster: Cluster,
+    state: ArchiveState,
+    targets: Mapping[str, str],
+    *,
+    append: bool,
+    configs: Mapping[str, str],
 ) -> tuple[str, ...]:
     """The topics are there, have enough partitions, and are empty unless they need not be."""
-    there = cluster.topics(list(targets.values()))
+    widths: dict[str, int] = {}
+    for old, new in targets.items():
+        widths[new] = max(widths.get(new, 1), state.partitions_of(old))
+    there = cluster.topics(list(widths))
     created = []
-    for old, new in sorted(targets.items()):
-        wanted = state.partitions_of(old)
+    for new, wanted in sorted(widths.items()):
         if new not in there:
-            cluster.create_topic(new, max(1, wanted), configs)
+            cluster.create_topic(new, wanted, configs)
             created.append(new)
             continue
         found = there[new].partitions
         if len(found) < wanted:
             raise PipelineError(
-                f"topic {new} has {len(found)} partitions, and the archive's {old} has {wanted}: "
-                f"`penstock topics alter {new} --partitions {wanted}`, or replay to another topic"
+                f"topic {new} has {len(found)} partitions, and the archive has {wanted}: "
+                f"`penstock topics alter {new} --partitions {wanted}`, or write to another topic"
             )
         if not append:
             _check_empty(cluster, [TopicPartition(new, number) for number in found])

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.errors import ConfigError
 from penstock.spark import stream_offset
 from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.problems import ArchiveError
+from penstock.spark.problems import ArchiveError
 from penstock.spark.stream_offset import StreamOffset
 from penstock.types import TopicPartition
 

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.errors import ConfigError
-from penstock.spark.pipelines.problems import PipelineError
 from penstock.spark.pipelines.progress import BatchProgress, from_spark
+from penstock.spark.problems import PipelineError
 
 POLL_S: Final = 0.25
 
@@ -33,6 +33,11 @@ class Schedule:
     """Called four times a second; true ends the pipeline after the current batch."""
     stop_within_s: float = 60.0
     """How long the current batch may still take once stop is true. Then it is abandoned; the next run repeats it."""
+
+    def __post_init__(self) -> None:
+        """ConfigError for an interval that is none, before a pipeline has made anything."""
+        if self.every is not None:
+            spark_interval(self.every)
 
     def is_stopped(self) -> bool:
         return self.stop is not None and self.stop()

@@ -1,13 +1,14 @@
 """Archive plus live tail as one DataFrame, without a gap or an overlap.
 
-The archive's log names, in one step, its files and the next offset of each partition. Spark's own Parquet reader reads
-the files. The rest comes from the brokers: from that offset to the end of the partition when the DataFrame was made.
+A snapshot of a topic's table has its files and the next offset of each partition. Spark's own Parquet reader reads the
+files. The rest comes from the brokers: from that offset to the end of the partition when the DataFrame was made.
 Both halves are fixed at that moment, so a record is in exactly one of them, however far the topic and the archive have
 moved when the query runs.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,14 +16,17 @@ from pyspark.sql import functions as F
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
 from penstock.spark.data_loss import report
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import ArchiveLog
-from penstock.spark.pipelines.manifest import State
-from penstock.spark.pipelines.problems import ArchiveError
-from penstock.spark.pipelines.reading import ARCHIVE_COLUMNS, UTC_DATE, committed, topic_names
+from penstock.spark.lake.folder import ArchiveState, Lake, state_of
+from penstock.spark.pipelines.reading import check_classic, committed, topic_names
+from penstock.spark.pipelines.selection import EVERYTHING, Selection
+from penstock.spark.pipelines.table_columns import RAW, TableColumns, columns_in
 from penstock.spark.planner import Planner
+from penstock.spark.problems import ArchiveError
 from penstock.spark.read_limits import OffsetRange
 from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.spark.lake.topic_table import TopicTable
 
 OURS = (
     "assign",
@@ -47,30 +51,51 @@ def history(
     *,
     bootstrap_servers: str,
     options: Mapping[str, str] | None = None,
+    selection: Selection = EVERYTHING,
     with_source: bool = False,
+    catalog: str | None = None,
 ) -> DataFrame:
     """All records of the topics (default: those of the archive): from Parquet what is archived, the rest live.
 
-    Columns are those of `read_archive`; `with_source` adds `source`, which is "archive" or "live". `options` are those
-    of the source (minPartitions, failOnDataLoss, kafka.*). Where records were deleted before they were archived, this
-    is an error; failOnDataLoss=false goes on without them.
+    Columns are those of `read_archive`; `with_source` adds `source`, which is "archive" or "live". A `selection` leaves
+    whole files out, by their statistics. `options` are those of the source (minPartitions, failOnDataLoss, kafka.*).
+    Where records were deleted before they were archived, this is an error; failOnDataLoss=false goes on without them.
     """
-    files = Files(spark, path)
-    state = ArchiveLog(files).load()
-    names = topic_names(topics) or tuple(sorted({*state.topics, *state.through}))
+    selection.validate()
+    names = topic_names(topics)
+    tables = Lake(check_classic(spark, path), catalog=catalog).tables(names)
+    names = names or tuple(sorted(tables))
     if not names:
         raise ConfigError("path", path, "an archive, or topics: this one is empty and names none")
-    given = _source_options(names, bootstrap_servers, options or {})
-    ranges = live_ranges(state, names, given)
-    archived = committed(spark, files, state.of_topics(names))
+    columns = _common_columns(names, tables)
+    given = _source_options(names, bootstrap_servers, options or {}) | dict(columns.options)
+    ranges = live_ranges(state_of(tables), names, given)
+    archived = committed(spark, tables, selection)
     if with_source:
         archived = archived.withColumn("source", F.lit("archive"))
     if not ranges:
         return archived
-    return archived.unionByName(_live(spark, given, ranges, with_source=with_source))
+    live = selection.applied(_live(spark, given, ranges, columns))
+    if with_source:
+        live = live.withColumn("source", F.lit("live"))
+    return archived.unionByName(live, allowMissingColumns=True)
 
 
-def live_ranges(state: State, names: Sequence[str], given: Mapping[str, str]) -> list[OffsetRange]:
+def _common_columns(names: Sequence[str], tables: "Mapping[str, TopicTable]") -> TableColumns:
+    """How the live records are to be decoded, so that they have the columns of the tables."""
+    found = {name: columns_in(tables[name]) if name in tables else RAW for name in names}
+    first = found[names[0]]
+    for name, columns in found.items():
+        if columns.options != first.options:
+            raise ConfigError(
+                "topics",
+                name,
+                f"topics whose values are archived as those of {names[0]} are: read them apart",
+            )
+    return first
+
+
+def live_ranges(state: ArchiveState, names: Sequence[str], given: Mapping[str, str]) -> list[OffsetRange]:
     """The offsets that are not archived, by partition; without partitions that are archived completely."""
     planner = Planner(source_options.parse(given, streaming=False))
     try:
@@ -80,7 +105,7 @@ def live_ranges(state: State, names: Sequence[str], given: Mapping[str, str]) ->
     finally:
         planner.close()
     fail = given.get("failOnDataLoss", "true").lower() != "false"
-    reached = state.positions()
+    reached = state.positions
     found = [
         _range(tp, reached.get(tp), earliest[tp], latest[tp], fail=fail) for tp in layout.topic_partitions
     ]
@@ -96,10 +121,10 @@ def _range(tp: TopicPartition, reached: int | None, earliest: int, latest: int, 
     return OffsetRange(topic_partition=tp, start=min(max(start, earliest), latest), end=latest)
 
 
-def _check_topics(state: State, names: Sequence[str], there: Mapping[str, str]) -> None:
+def _check_topics(state: ArchiveState, names: Sequence[str], there: Mapping[str, str]) -> None:
     for name in names:
         known = state.topics.get(name)
-        if known is None and name not in state.through and name not in there:
+        if known is None and name not in there:
             raise ConfigError(
                 "topics", name, "topics that the archive or the broker has. `penstock topics list`"
             )
@@ -135,7 +160,7 @@ def _source_options(
 
 
 def _live(
-    spark: SparkSession, given: Mapping[str, str], ranges: Sequence[OffsetRange], *, with_source: bool
+    spark: SparkSession, given: Mapping[str, str], ranges: Sequence[OffsetRange], columns: TableColumns
 ) -> DataFrame:
     assign: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -150,6 +175,4 @@ def _live(
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
     }
-    rows = spark.read.format("penstock").options(**options).load()
-    live = rows.withColumn("date", F.expr(UTC_DATE)).select(*ARCHIVE_COLUMNS)
-    return live.withColumn("source", F.lit("live")) if with_source else live
+    return columns.of(spark.read.format("penstock").options(**options).load())

@@ -1,143 +1,80 @@
-"""The writer of an archive: at any time, one process may change it.
-
-A writer starts with a claim: a change that changes nothing. From then on no earlier writer can commit, because its next
-number is taken. So the new writer may safely remove the unfinished work of others. The newest writer wins, and there is
-no lock that a dead process could leave behind.
+"""The writer of an archive: Spark's tasks write files, the driver commits them to the topics' tables.
 
 A writer that dies leaves this behind, by the time of its death:
 
-    while Spark writes the staging folder     a staging folder
-    after that, before or between moves       a staging folder with a plan, some files that the log does not name
-    before the log has the change             the same
-    after it                                  a staging folder with a plan, files that the change removed
-
-In every case the next writer removes it when it starts. Readers use only the files that the log names, and never see
-any of it.
+    while tasks write, or before the commit      files that no commit names: they do not count, `vacuum` deletes them
+    between the commits of two topics            the first topic has the batch, the second has not: both go on there
+    after the commits, before Spark's own        the batch: Spark reads it again, and all of it is left out
 """
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from uuid import uuid4
+from collections.abc import Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from penstock.spark.pipelines.files import Files
-from penstock.spark.pipelines.log import LOG_FOLDER, ArchiveLog
-from penstock.spark.pipelines.manifest import DataFile, Kind, Manifest, TopicFacts, ends_of
-from penstock.spark.pipelines.problems import AnotherWriter, ArchiveError
-from penstock.spark.pipelines.staging import Stage, clear_all
+from penstock.spark.lake.folder import ArchiveState, Lake, TopicFacts, state_of
+from penstock.spark.lake.maintenance import Compaction, care_for
+from penstock.spark.lake.parquet_files import REPORT_SCHEMA, RowsToFiles, WrittenFile
+from penstock.spark.lake.record_columns import RECORD_SCHEMA
+from penstock.spark.pipelines.table_columns import RAW, TableColumns, adapt
+from penstock.types import TopicPartition
 
-CLAIM_TRIES = 10
-"""Each lost to a change of another writer that was at work in the same moment."""
+ARROW_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+"""With Spark's default, a column of arrays takes time that grows with the square of a batch's rows."""
 
 
 class ArchiveWriter:
-    def __init__(self, files: Files, *, compression: str = "zstd") -> None:
-        self.files = files
-        self.name = uuid4().hex[:12]
+    def __init__(self, lake: Lake, *, compression: str = "zstd") -> None:
+        self.lake = lake
         self._compression = compression
-        self._log = ArchiveLog(files)
-        self.state = self._log.load()
+        self._tables = lake.tables()
+        self._topics: set[str] = set()
 
-    def claim(self, topics: Mapping[str, TopicFacts], begins: Mapping[str, Mapping[str, int]]) -> None:
-        """Makes this the archive's only writer. `begins` says where topics start that do not at their first
+    @property
+    def state(self) -> ArchiveState:
+        return state_of(self._tables)
+
+    def begin(
+        self,
+        topics: Mapping[str, TopicFacts],
+        begins: Mapping[TopicPartition, int],
+        columns: TableColumns = RAW,
+    ) -> None:
+        """Every topic has a table with these columns. `begins` says where new ones start, if not at their first
         record: what is before is not wanted."""
-        self.files.make_folder(LOG_FOLDER)
-        for _ in range(CLAIM_TRIES):
-            try:
-                self._append("claim", topics=dict(topics), through=self._unknown(begins))
-            except AnotherWriter:
-                self.state = self._log.load()
+        self._topics.update(topics)
+        for topic, facts in sorted(topics.items()):
+            table = self._tables.get(topic)
+            if table is None:
+                positions = {tp.partition: offset for tp, offset in begins.items() if tp.topic == topic}
+                self._create(topic, facts, positions, columns)
                 continue
-            clear_all(self.files, self.state)
-            return
-        raise AnotherWriter(f"{self.files.root} has another busy writer: stop it first")
+            adapt(table, columns)
+            if facts.partitions > table.partitions:
+                table.append([], partitions=facts.partitions)
 
-    def _unknown(self, begins: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """`begins` without topics that the archive has by now: these continue where they are; `begins` may be older."""
-        known = {*self.state.topics, *self.state.through}
-        return {topic: dict(numbers) for topic, numbers in begins.items() if topic not in known}
+    def write(self, rows: DataFrame, schema: pa.Schema = RECORD_SCHEMA) -> list[WrittenFile]:
+        """Runs the tasks that write the rows. In a file the rows of a partition are in order of their offsets."""
+        rows.sparkSession.conf.set(*ARROW_BYTES)
+        ordered = rows.sortWithinPartitions("topic", "date", "partition", "offset")
+        write = RowsToFiles(storage=self.lake.storage, schema=schema, compression=self._compression)
+        found = ordered.mapInArrow(write, REPORT_SCHEMA).collect()
+        return sorted(WrittenFile(**row.asDict()) for row in found)
 
-    def check_alone(self) -> None:
-        """AnotherWriter if another run has claimed the archive since."""
-        now = self._log.load()
-        if now.writer != self.name:
-            raise self._log.taken_over(f" (writer {now.writer})")
+    def commit(self, files: list[WrittenFile], *, note: str = "") -> None:
+        """One commit for each topic. AnotherWriter if another run has moved the end of its archive meanwhile."""
+        for topic in sorted({file.topic for file in files}):
+            self._tables[topic].append([file for file in files if file.topic == topic], note=note)
 
-    def add(
-        self, spark: SparkSession, rows: DataFrame, *, look: Callable[[], Mapping[str, TopicFacts]] = dict
-    ) -> list[DataFile]:
-        """Commits rows as new files. They must not be in the archive yet. `look` says which topics are new, or raises;
-        it is called when all rows have been read, so that it knows of all that happened before."""
-        stage = self._stage(rows)
-        found = stage.found(spark)
-        try:
-            topics = dict(look())
-        except Exception:
-            stage.clear(self.state)
-            raise
-        added = [file for _, file in found]
-        if added:
-            self._commit(stage, found, "batch", through=ends_of(added), topics=topics)
-        else:
-            stage.clear(self.state)
-        return added
+    def optimize(self, compaction: Compaction) -> int:
+        """Merges small files, and deletes those that were merged long ago, of the topics of this run: other runs care
+        for theirs. Returns how many files fewer there are."""
+        return sum(care_for(self._tables[topic], compaction) for topic in sorted(self._topics))
 
-    def replace(self, spark: SparkSession, old: list[DataFile], rows: DataFrame) -> list[DataFile]:
-        """Commits rows in place of the files that they were read from."""
-        stage = self._stage(rows)
-        found = stage.found(spark)
-        before, after = sum(file.rows for file in old), sum(file.rows for _, file in found)
-        if before != after:
-            stage.clear(self.state)
-            raise ArchiveError(f"a compaction of {before} rows came out with {after}: nothing was changed")
-        self._commit(stage, found, "compaction", removed=tuple(file.path for file in old))
-        return [file for _, file in found]
+    def versions(self) -> dict[str, int]:
+        return {topic: table.version for topic, table in self._tables.items()}
 
-    def _stage(self, rows: DataFrame) -> Stage:
-        stage = Stage(self.files, self.state.sequence + 1, self.name)
-        stage.write(rows, self._compression)
-        return stage
-
-    def _commit(
-        self,
-        stage: Stage,
-        found: list[tuple[str, DataFile]],
-        kind: Kind,
-        *,
-        removed: tuple[str, ...] = (),
-        through: dict[str, dict[str, int]] | None = None,
-        topics: dict[str, TopicFacts] | None = None,
+    def _create(
+        self, topic: str, facts: TopicFacts, positions: Mapping[int, int], columns: TableColumns
     ) -> None:
-        stage.move(found, removed)
-        try:
-            added = tuple(file for _, file in found)
-            self._append(kind, added=added, removed=removed, through=through, topics=topics)
-        except AnotherWriter:
-            stage.clear(self._log.load())
-            raise
-        stage.clear(self.state)
-        self._log.tidy(self.state)
-
-    def _append(
-        self,
-        kind: Kind,
-        *,
-        added: tuple[DataFile, ...] = (),
-        removed: tuple[str, ...] = (),
-        through: dict[str, dict[str, int]] | None = None,
-        topics: dict[str, TopicFacts] | None = None,
-    ) -> None:
-        change = Manifest(
-            sequence=self.state.sequence + 1,
-            writer=self.name,
-            kind=kind,
-            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            added=added,
-            removed=removed,
-            through=through or {},
-            topics=topics or {},
-        )
-        after = self.state.after([change])
-        self._log.append(change)
-        self.state = after
+        self._tables[topic] = self.lake.create(topic, columns.schema, facts, positions, columns.properties())
