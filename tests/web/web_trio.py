@@ -11,7 +11,7 @@ from penstock.config import ClusterSettings
 from penstock.web import WebPort
 from tests.kafka.trio import Trio
 
-CALM = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=100, auto_rebalance=False)
+CALM = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
 """A busy machine must not depose a leader: a publish during that would have an unknown outcome."""
 
 

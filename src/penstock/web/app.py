@@ -3,7 +3,8 @@
 /health     200 as long as the process answers: restart it when it does not
 /ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
 /metrics    Prometheus text
-/v1/...     the web API, and the WebSockets /v1/push and /v1/work: see `operations`
+/v1/...     the web API, and its WebSockets: see `operations`
+/console/   the web console, a page on this API: see `console_files`
 
 Every refusal, on any path, has the shape of `api.problems`.
 """
@@ -14,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,13 +26,14 @@ from penstock.types import Operation
 from penstock.web.api.problems import Problem, as_problem
 from penstock.web.api.routing import error_response
 from penstock.web.callers import caller_of
+from penstock.web.console_files import Console, wants_page
 from penstock.web.login import LoginGate
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.operations import DOCUMENT_PATH, api_routes
 from penstock.web.snapshot import take_snapshot
 from penstock.web.websocket_frames import refuse_path
 
-PATHS = ["/health", "/ready", "/metrics", "/v1", DOCUMENT_PATH]
+PATHS = ["/health", "/ready", "/metrics", "/v1", DOCUMENT_PATH, "/console/"]
 """Where to begin: /v1 and its document list all the others."""
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -44,6 +46,7 @@ def build_app(node: Node) -> Starlette:
         Route("/health", pages.health),
         Route("/ready", pages.ready),
         Route("/metrics", pages.metrics),
+        *Console().routes(),
         *api_routes(node),
         WebSocketRoute("/{path:path}", refuse_path),
     ]
@@ -62,6 +65,8 @@ class Pages:
         self._scrapes = SharedWork(self._scrape)
 
     async def index(self, request: Request) -> Response:
+        if wants_page(request.headers):
+            return RedirectResponse("console/", 302)
         return JSONResponse({"name": "penstock", "paths": PATHS})
 
     async def health(self, request: Request) -> Response:

@@ -8,9 +8,12 @@ Checked before anything else, in this order:
     Authorization       Basic (a user and its password), Bearer with an API token (`pst_...`) or with a JWT of the
                         identity provider. A client that has shown a certificate needs none. Where no login is
                         required, it is not looked at
+    Sec-WebSocket-Protocol   `bearer.TOKEN`, as one of several, instead of Authorization: Bearer TOKEN. A page in a
+                        browser cannot give a WebSocket other headers
 
-`/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The caller is
-in the request's scope from then on (`caller_of`).
+`/health` and `/ready` need no login, nor does `/metrics` if the setting `metrics_without_login` says so. The files of
+the console need none, and may be asked for by a link on a page of another site: they are the same for everybody. The
+caller is in the request's scope from then on (`caller_of`).
 """
 
 import asyncio
@@ -34,11 +37,14 @@ from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import error_response
 from penstock.web.callers import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of
+from penstock.web.console_files import is_console_path, wants_page
 
 log = logging.getLogger("penstock.web")
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 METRICS_PATH = "/metrics"
+BEARER_PROTOCOL = "bearer."
+"""Begins the subprotocol of a WebSocket by which a page in a browser logs in."""
 CHALLENGE = {"www-authenticate": 'Basic realm="penstock", charset="UTF-8", Bearer'}
 MAX_AUTHORIZATION_BYTES = 12 * 1024
 """Tokens of identity providers have a few kilobytes; all headers together have at most 16."""
@@ -61,7 +67,8 @@ class LoginGate:
         connection = HTTPConnection(scope)
         try:
             check_host(connection.headers.get("host", ""), self._names)
-            check_site(connection.headers)
+            if not _is_page(connection):
+                check_site(connection.headers)
             scope[CALLER] = await self._caller(connection)
         except Problem as problem:
             headers = CHALLENGE if problem.status == 401 else None
@@ -72,11 +79,11 @@ class LoginGate:
     async def _caller(self, connection: HTTPConnection) -> Caller:
         caller, config = caller_of(connection), self._node.config
         path = connection.scope["path"]
-        if not config.require_login or path in OPEN_PATHS:
+        if not config.require_login or path in OPEN_PATHS or _is_page(connection):
             return caller
         if path == METRICS_PATH and config.metrics_without_login:
             return caller
-        authorization = connection.headers.get("authorization", "")
+        authorization = connection.headers.get("authorization", "") or _bearer_protocol(connection)
         if not authorization and caller.principal != ANONYMOUS_PRINCIPAL:
             return caller  # it has shown a certificate
         if not authorization:
@@ -121,6 +128,21 @@ async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send
         await WebSocket(scope, receive, send).send_denial_response(response)
     else:
         await response(scope, receive, send)
+
+
+def _is_page(connection: HTTPConnection) -> bool:
+    """Whether it asks for a file of the console, or is a browser that will be led there."""
+    path: str = connection.scope["path"]
+    return is_console_path(path) or (path == "/" and wants_page(connection.headers))
+
+
+def _bearer_protocol(connection: HTTPConnection) -> str:
+    """The Authorization that a WebSocket's subprotocols stand for; empty if there is none."""
+    if connection.scope["type"] != "websocket":
+        return ""
+    offered: list[str] = connection.scope.get("subprotocols", [])
+    found = (one for one in offered if one.startswith(BEARER_PROTOCOL))
+    return next((f"Bearer {one.removeprefix(BEARER_PROTOCOL)}" for one in found), "")
 
 
 def read_basic(value: str) -> tuple[str, str]:

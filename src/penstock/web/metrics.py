@@ -67,6 +67,16 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counter(
         "connections", "Connections that were ever accepted", snapshot.connections_total, "accepted"
     )
+    yield _gauge("fetch_sessions", "Fetch sessions of consumers", snapshot.fetch_sessions)
+    yield _gauge(
+        "fetch_session_partitions", "Partitions of all fetch sessions", snapshot.fetch_session_partitions
+    )
+    yield _counter(
+        "fetch_sessions", "Fetch sessions that were ever opened", snapshot.fetch_sessions_opened, "opened"
+    )
+    yield _counter(
+        "fetch_sessions", "Fetch sessions that made room", snapshot.fetch_sessions_evicted, "evicted"
+    )
     yield _counter("failed_logins", "Logins that failed, on all ports", snapshot.failed_logins)
     yield _gauge(
         "event_loop_lag_seconds", "How late the event loop ran its last timer", snapshot.loop_lag_seconds

@@ -25,7 +25,10 @@ from penstock.web.api.cluster import Cluster
 from penstock.web.api.dead_letters import DeadLetters
 from penstock.web.api.groups import Groups
 from penstock.web.api.openapi import describe
+from penstock.web.api.overview import Overview
+from penstock.web.api.permissions import Permissions
 from penstock.web.api.publishing import Publishing
+from penstock.web.api.queue_diagnosis import QueueDiagnosis
 from penstock.web.api.queue_jobs import QueueJobs
 from penstock.web.api.queue_reset import QueueReset
 from penstock.web.api.queue_settings import QueueSettings
@@ -35,14 +38,19 @@ from penstock.web.api.reading import Reading
 from penstock.web.api.roles import Roles
 from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
 from penstock.web.api.subscriptions import SubscriptionsApi
+from penstock.web.api.topic_usage import TopicUsage
 from penstock.web.api.topics import Topics
+from penstock.web.api.transaction_admin import TransactionAdminApi
+from penstock.web.api.transactions import TransactionsApi
 from penstock.web.api.users import Users
+from penstock.web.browse import BrowseEndpoint
 from penstock.web.push import PushEndpoint
 from penstock.web.work import WorkEndpoint
 
 DOCUMENT_PATH = "/v1/openapi.json"
 SOCKETS = {
     "/v1/push": "a WebSocket: messages as they come, see docs/push.md",
+    "/v1/browse": "a WebSocket: messages of a topic, filtered, see docs/http-api.md",
     "/v1/work": "a WebSocket: jobs of a queue, see docs/queues.md",
 }
 
@@ -57,9 +65,10 @@ READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, N
     Operation.ALTER_CONFIGS,
     Operation.ANY,
 )
-TOPIC, GROUP, CLUSTER, NOTHING = (
+TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER, NOTHING = (
     ResourceType.TOPIC,
     ResourceType.GROUP,
+    ResourceType.TRANSACTIONAL_ID,
     ResourceType.CLUSTER,
     ResourceType.ANY,
 )
@@ -68,15 +77,23 @@ PRODUCED, FETCHED = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 
 def operations(node: Node) -> list[HttpOperation]:
     """The table, with handlers for one node."""
-    index, cluster = Index(), Cluster(node)
+    index, cluster, overview = Index(), Cluster(node), Overview(node)
     # fmt: off
     rows = [
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
+        HttpOperation("GET", "/v1/me", overview.show_caller, NO_PERMISSION, NOTHING, "The caller, as it has logged in"),
+        HttpOperation("GET", "/v1/me/operations", Permissions(node).show_caller_operations, NO_PERMISSION, NOTHING,
+                      "What the caller may do with a resource, or with all of a type"),
         *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node), *_cliques(node),
+        *_transactions(node),
         *_users(node), *_access_rules(node), *_quotas(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
+        HttpOperation("GET", "/v1/cluster/summary", overview.summarize_cluster, DESCRIBE, CLUSTER,
+                      "The cluster at a glance: nodes, problems, and how many topics and partitions there are"),
+        HttpOperation("GET", "/v1/cluster/samples", overview.list_samples, DESCRIBE, CLUSTER,
+                      "Throughput, lag and queued messages of the last quarter of an hour, every five seconds"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
                       "Nodes, their addresses, and the partitions that each holds and leads"),
         HttpOperation("GET", "/v1/cluster/partitions", cluster.list_partitions, DESCRIBE, CLUSTER,
@@ -99,13 +116,19 @@ def operations(node: Node) -> list[HttpOperation]:
 
 # fmt: off
 def _topics(node: Node) -> list[HttpOperation]:
-    topics, one = Topics(node), "/v1/topics/{topic}"
+    topics, usage, one = Topics(node), TopicUsage(node), "/v1/topics/{topic}"
     return [
         HttpOperation("GET", "/v1/topics", topics.list_topics, DESCRIBE, TOPIC,
                       "All topics; the broker's own only with internal=true"),
         HttpOperation("POST", "/v1/topics", topics.create_topic, CREATE, TOPIC, "Create a topic", (409,), 201),
         HttpOperation("GET", one, topics.describe_topic, DESCRIBE, TOPIC,
                       "Configs, and who leads and holds each partition", (404,)),
+        HttpOperation("GET", one + "/sizes", usage.describe_topic_sizes, DESCRIBE, TOPIC,
+                      "The bytes that each replica takes", (404,)),
+        HttpOperation("GET", one + "/groups", usage.list_topic_groups, DESCRIBE, TOPIC,
+                      "Consumer groups that have committed offsets of a topic, and their lag", (404,)),
+        HttpOperation("GET", "/v1/topic-configs", usage.list_topic_configs, NO_PERMISSION, NOTHING,
+                      "All configs of topics: what each does, its default, and the values that it takes"),
         HttpOperation("DELETE", one, topics.delete_topic, DELETE, TOPIC,
                       "Delete a topic and all of its records", (404, 409), 204),
         HttpOperation("PATCH", one + "/configs", topics.alter_topic_configs, ALTER_CONFIGS, TOPIC,
@@ -122,12 +145,14 @@ def _topics(node: Node) -> list[HttpOperation]:
 
 
 def _groups(node: Node) -> list[HttpOperation]:
-    groups, one = Groups(node), "/v1/groups/{group}"
+    groups, overview, one = Groups(node), Overview(node), "/v1/groups/{group}"
     return [
         HttpOperation("GET", "/v1/groups", groups.list_groups, DESCRIBE, GROUP,
                       "All groups, whichever node coordinates them"),
         HttpOperation("GET", one, groups.describe_group, DESCRIBE, GROUP,
                       "Members, committed offsets and lag of a group", (404,)),
+        HttpOperation("GET", one + "/samples", overview.list_group_samples, DESCRIBE, GROUP,
+                      "The lag of a group in the last quarter of an hour, every five seconds"),
         HttpOperation("DELETE", one, groups.delete_group, DELETE, GROUP,
                       "Delete a group that has no members, with its offsets", (404, 409), 204),
         HttpOperation("POST", one + "/offsets", groups.reset_offsets, READ, GROUP,
@@ -143,6 +168,8 @@ def _queues(node: Node) -> list[HttpOperation]:
                       "Create a queue on a topic, and the topic if there is none", (404, 409), 201),
         HttpOperation("GET", one, queues.describe_queue, DESCRIBE, GROUP,
                       "Settings of a queue, and its messages by state on each partition", (404,)),
+        HttpOperation("GET", one + "/diagnosis", QueueDiagnosis(node).diagnose_queue, DESCRIBE, GROUP,
+                      "Whether a queue moves, and why not, in words", (404,)),
         HttpOperation("DELETE", one, queues.delete_queue, DELETE, GROUP,
                       "Delete a queue that has no members, and its progress; messages stay", (404, 409), 204),
         HttpOperation("PATCH", one, QueueSettings(node).alter_queue, ALTER_CONFIGS, GROUP,
@@ -183,6 +210,28 @@ def _cliques(node: Node) -> list[HttpOperation]:
     ]
 
 
+def _transactions(node: Node) -> list[HttpOperation]:
+    transactions, one = TransactionsApi(node), "/v1/transactions/{transactional_id}"
+    admin = TransactionAdminApi(node)
+    return [
+        HttpOperation("GET", "/v1/transactions", admin.list_transactions, DESCRIBE, TRANSACTIONAL_ID,
+                      "Transactions that are open, or all transactional ids, whichever node coordinates them"),
+        HttpOperation("GET", one, admin.describe_transaction, DESCRIBE, TRANSACTIONAL_ID,
+                      "State, producer, partitions and age of a transaction", (404,)),
+        HttpOperation("POST", one + "/abort", admin.abort_transaction, WRITE, TRANSACTIONAL_ID,
+                      "Abort the open transaction of an id, and fence its producer", (404, 409)),
+        HttpOperation("POST", one + "/attempts", transactions.lend_attempt, WRITE, TRANSACTIONAL_ID,
+                      "A producer for one attempt of a task, which writes a part of a version of the output",
+                      (409,), routine=True),
+        HttpOperation("POST", one + "/renew", transactions.renew_attempts, WRITE, TRANSACTIONAL_ID,
+                      "A sign of life: the attempts stay open", (409,), routine=True),
+        HttpOperation("POST", one + "/commit", transactions.commit_version, WRITE, TRANSACTIONAL_ID,
+                      "Commit a version: the attempts that are named, and abort all others", (409,), routine=True),
+        HttpOperation("POST", one + "/rollback", transactions.rollback_version, WRITE, TRANSACTIONAL_ID,
+                      "Abort all attempts of a version and of earlier ones", (409,), routine=True),
+    ]
+
+
 def _subscriptions(node: Node) -> list[HttpOperation]:
     subscriptions, one = SubscriptionsApi(node), "/v1/subscriptions/{subscription}"
     return [
@@ -217,7 +266,7 @@ def _users(node: Node) -> list[HttpOperation]:
 
 
 def _access_rules(node: Node) -> list[HttpOperation]:
-    acls, roles = Acls(node), Roles(node)
+    acls, roles, permissions = Acls(node), Roles(node), Permissions(node)
     return [
         HttpOperation("GET", "/v1/acls", acls.list_acls, DESCRIBE, CLUSTER,
                       "Access rules, all or those that a filter selects", (409,)),
@@ -227,6 +276,8 @@ def _access_rules(node: Node) -> list[HttpOperation]:
                       "Remove the access rules that a filter selects, and show them", (409,)),
         HttpOperation("GET", "/v1/acls/check", acls.check_access, DESCRIBE, CLUSTER,
                       "Whether a principal may do something, and which rule decides", (409,)),
+        HttpOperation("GET", "/v1/acls/effective", permissions.list_effective_rules, DESCRIBE, CLUSTER,
+                      "All rules that count for a principal, and the roles that they come from", (409,)),
         HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
                       "Roles: the four that are built in, and those of your own", (409,)),
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
@@ -299,6 +350,6 @@ class Index:
 def api_routes(node: Node) -> list[BaseRoute]:
     """The routes of one node under /v1."""
     found: list[BaseRoute] = [*routes(operations(node), node)]
-    for endpoint in (PushEndpoint(node), WorkEndpoint(node)):
+    for endpoint in (PushEndpoint(node), WorkEndpoint(node), BrowseEndpoint(node)):
         found += [WebSocketRoute(endpoint.path, endpoint.serve), Route(endpoint.path, endpoint.explain)]
     return found

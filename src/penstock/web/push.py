@@ -39,6 +39,7 @@ from penstock.web.websocket_frames import (
     FrameReceiver,
     FrameSender,
     TooSlow,
+    accept,
     check_may_read,
     endpoint_url,
     has_ended,
@@ -87,7 +88,7 @@ class PushEndpoint:
         if refusal is not None:
             await socket.send_denial_response(refusal)
             return
-        await socket.accept()
+        await accept(socket)
         with suppress(WebSocketDisconnect):
             await _Connection(self._node, socket).serve()
 

@@ -99,6 +99,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and connections, by the quota that they exceeded."""
     memory: tuple[MemoryFigures, ...] = ()
     open_log_files: int = 0
+    fetch_sessions: int = 0
+    fetch_session_partitions: int = 0
+    fetch_sessions_opened: int = 0
+    fetch_sessions_evicted: int = 0
     log_files_opened: int = 0
     partitions: tuple[PartitionFigures, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
@@ -138,6 +142,10 @@ async def take_snapshot(node: Node) -> Snapshot:
         cliques=node.cliques.figures(),
         cluster=await node.status.figures(),
         open_log_files=len(node.storage.disk.open_files),
+        fetch_sessions=len(node.fetch_sessions),
+        fetch_session_partitions=node.fetch_sessions.rows,
+        fetch_sessions_opened=node.fetch_sessions.opened,
+        fetch_sessions_evicted=node.fetch_sessions.evicted,
         log_files_opened=node.storage.disk.open_files.opened,
         flush_cycles=node.storage.flusher.cycles,
         flush_seconds=node.storage.flusher.seconds_total,

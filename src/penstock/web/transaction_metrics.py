@@ -27,6 +27,16 @@ def transaction_metrics(
         "How long the oldest of them has been open",
         figures.oldest_ms / 1000,
     )
+    yield GaugeMetricFamily(
+        "penstock_transaction_attempts_open",
+        "Those that are attempts of tasks, about which their driver has not decided",
+        figures.attempts,
+    )
+    yield GaugeMetricFamily(
+        "penstock_transaction_attempts_oldest_seconds",
+        "How long the oldest of these attempts has been open",
+        figures.oldest_attempt_ms / 1000,
+    )
     ended = CounterMetricFamily(
         "penstock_transactions_ended", "Transactions that have ended, by outcome", labels=["outcome"]
     )

@@ -1,8 +1,8 @@
-"""Shared by push and work: checks who may open a WebSocket, finds the WebSockets of other nodes, and reads frames of
-JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
+"""Shared by push, work and browse: checks who may open a WebSocket, finds the WebSockets of other nodes, and reads
+frames of JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +23,8 @@ from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
 FIRST_FRAME_SECONDS = 10.0
+SUBPROTOCOL = "penstock"
+"""Names the frames of all WebSockets here; `login` says why a client may offer another one beside it."""
 
 F = TypeVar("F")
 First = TypeVar("First")
@@ -39,9 +41,15 @@ def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
     return None
 
 
+async def accept(socket: WebSocket) -> None:
+    """Accepts a WebSocket. A browser that has offered subprotocols, to log in with one, insists on an answer."""
+    offered = socket.scope.get("subprotocols", [])
+    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+
+
 async def refuse_path(socket: WebSocket) -> None:
     """Refuses a WebSocket at any other path; Starlette's own response would be 403."""
-    message = f"there is no WebSocket at {socket.url.path}: there are /v1/push and /v1/work"
+    message = f"there is no WebSocket at {socket.url.path}: there are /v1/push, /v1/work and /v1/browse"
     await socket.send_denial_response(error_response(Problem(404, "not_found", message)))
 
 
@@ -56,12 +64,13 @@ def upgrade_required(path: str, page: str) -> Response:
     return error_response(problem, {"upgrade": "websocket", "connection": "upgrade"})
 
 
-def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
-    """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
+def check_may_read(node: Node, socket: WebSocket, group: str | None, topics: Iterable[str]) -> Caller:
+    """The caller of a WebSocket, which may read these topics, as this group if there is one; or a Problem."""
     caller = caller_of(socket)
     check_login(node, socket.scope)
     try:
-        node.resources.check_group(caller, group, Operation.READ)
+        if group is not None:
+            node.resources.check_group(caller, group, Operation.READ)
         for name in topics:
             node.resources.check(caller, Operation.READ, ResourceType.TOPIC, name)
     except KafkaError as refusal:
@@ -75,7 +84,7 @@ def _seconds_left(socket: WebSocket) -> float | None:
     return None if expires_ms is None else max(0.0, (expires_ms - now_ms()) / 1000)
 
 
-async def lost_permission(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Problem:
+async def lost_permission(node: Node, socket: WebSocket, group: str | None, topics: Iterable[str]) -> Problem:
     """Returns when the caller may not read these topics as this group any more."""
     changed = asyncio.Event()
     unwatch = node.access.watch(changed.set)
@@ -191,6 +200,19 @@ class FrameReceiver(Generic[F]):
             raise WebSocketDisconnect(message.get("code", 1005))
         text: str | None = message.get("text")
         return text
+
+
+async def until_one_ends(*work: Coroutine[Any, Any, object]) -> list[object]:
+    """Runs the tasks of a connection until one ends, cancels the others, and returns how each ended: its result or its
+    exception."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    return outcomes
 
 
 class Frames(Generic[F]):

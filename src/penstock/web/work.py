@@ -28,10 +28,12 @@ from penstock.web.websocket_frames import (
     FrameReceiver,
     FrameSender,
     TooSlow,
+    accept,
     check_may_read,
     has_ended,
     lost_permission,
     refuse_socket,
+    until_one_ends,
     upgrade_required,
 )
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, EpochFrame, Ping, Settle, Work
@@ -64,7 +66,7 @@ class WorkEndpoint:
         if refusal is not None:
             await socket.send_denial_response(refusal)
             return
-        await socket.accept()
+        await accept(socket)
         with suppress(WebSocketDisconnect):
             await _Connection(self._node, socket, self._share, self._cliques).serve()
 
@@ -96,16 +98,11 @@ class _Connection:
         worker = Worker(self._node, request, caller, peer, self._share)
         if worker.clique is not None:
             self._cliques.add(worker.clique)
-        sending = asyncio.ensure_future(worker.run(self._sender))
-        receiving = asyncio.ensure_future(self._listen(worker))
-        losing = asyncio.ensure_future(self._end_without_permission(request))
-        tasks = (sending, receiving, losing)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            outcomes = await until_one_ends(
+                worker.run(self._sender), self._listen(worker), self._end_without_permission(request)
+            )
         finally:
-            for task in tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             worker.leave()
             if worker.clique is not None:
                 self._cliques.remove(worker.clique)

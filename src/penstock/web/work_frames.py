@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from penstock.node.queues import Acknowledgement
 from penstock.node.queues.failures import MAX_FAILURES, Failure
+from penstock.node.queues.values import ProducerTransaction
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.clique_shapes import Epoch, MemberId, WorkerName
@@ -24,6 +25,9 @@ MAX_CREDIT = 100_000
 MAX_RANGES = 20_000
 """The most ranges in one frame: as many as fit its bytes."""
 MAX_RANGE = 1_000_000
+MAX_TRANSACTIONAL_ID = 8_000
+"""Characters: with four bytes each they fit in the record of a settlement. The coordinator has a limit of its own."""
+MAX_PRODUCER_EPOCH = 32_767
 
 LENGTH = Struct(">I")
 
@@ -63,6 +67,14 @@ class FailedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     error_text: str = ""
 
 
+class TransactionClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The open transaction of a producer, as its coordinator knows it."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=MAX_TRANSACTIONAL_ID)]
+    producer_id: Number
+    epoch: Annotated[int, Meta(ge=0, le=MAX_PRODUCER_EPOCH)]
+
+
 class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     number: Number
     topic: str
@@ -78,6 +90,8 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     """Of a clique's worker: jobs that it is about to begin, and that were to be announced."""
     epoch: Epoch | None = None
     """Of a clique's worker: the newest table that it knew when it began these jobs."""
+    transaction: TransactionClaim | None = None
+    """The settlement is a part of this transaction."""
 
     @property
     def place(self) -> TopicPartition:
@@ -91,6 +105,15 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     @property
     def final_count(self) -> int:
         return sum(last - first + 1 for first, last in self.final)
+
+    def producer_transaction(self) -> ProducerTransaction | None:
+        """Problem if the frame has more than a transaction can contain."""
+        if self.transaction is None:
+            return None
+        if self.renew or self.unbegun or self.announce:
+            message = "a transaction has `accept`, `retry` and `reject`: send the others in another frame"
+            raise Problem(400, "invalid_transaction", message)
+        return ProducerTransaction(self.transaction.id, self.transaction.producer_id, self.transaction.epoch)
 
     def acknowledgements(self) -> list[Acknowledgement]:
         """Problem if a range is invalid."""

@@ -18,12 +18,13 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, St
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
+from penstock.node.queues.failures import Failures
 from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.local_receiver import held_by_other
-from penstock.node.queues.values import FENCED
+from penstock.node.queues.values import FENCED, ProducerTransaction
 from penstock.node.subscriptions.values import FrameSink
 from penstock.queue import AckKind
-from penstock.types import Caller, Operation, TopicPartition
+from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import offloaded
@@ -119,7 +120,7 @@ class Worker:
         """The response comes when the settlement is durable."""
         self._is_awake = True
         acknowledgements, returned, reasons = frame.acknowledgements(), frame.returned(), frame.reasons()
-        announced = frame.announced()
+        announced, transaction = frame.announced(), frame.producer_transaction()
         if announced and self.clique is None:
             raise Problem(400, "no_clique", "`announce` is for workers of a clique: name it in `work`")
         await self._answers.acquire()
@@ -133,7 +134,7 @@ class Worker:
         try:
             for at in range(0, max(1, len(acknowledgements)), SETTLED_AT_ONCE):
                 some = acknowledgements[at : at + SETTLED_AT_ONCE]
-                outcomes.append(driver.acknowledge(self.consumer, some, reasons, frame.epoch))
+                outcomes.append(self._acknowledge(driver, some, reasons, frame.epoch, transaction))
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
             refused = await self._return(driver, returned)
@@ -145,6 +146,21 @@ class Worker:
         asyncio.gather(*outcomes, return_exceptions=True).add_done_callback(
             lambda done: self._durable(frame, _joined([*done.result(), *refused]))
         )
+
+    def _acknowledge(
+        self,
+        driver: QueueDriver,
+        acknowledgements: Sequence[Acknowledgement],
+        reasons: Failures,
+        epoch: int | None,
+        transaction: ProducerTransaction | None,
+    ) -> asyncio.Future[None]:
+        if transaction is None:
+            return driver.acknowledge(self.consumer, acknowledgements, reasons, epoch)
+        self._node.resources.check(
+            self._caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
+        )
+        return driver.settle_in_transaction(self.consumer, acknowledgements, reasons, transaction)
 
     async def _return(self, driver: QueueDriver, ranges: Sequence[Range]) -> list[NotLeased]:
         """Returns jobs that the worker has not begun, so that they do not count as deliveries. The result is the
@@ -449,6 +465,7 @@ class Worker:
             "lease_ms": config.record_lock_duration_ms,
             "exclusive": config.exclusive,
             "delivery_limit": config.delivery_count_limit,
+            "transactions": not config.owner_ordered,
             "partitions": partitions,
             "standby": standby,
             "elsewhere": list(elsewhere),

@@ -10,12 +10,14 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from penstock.batch import EndMarker, Record, build_batch, check_batch
 from penstock.errors import ErrorCode, KafkaError, Unanswered
 from penstock.groups import offsets_partition
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.node import Partition
 from penstock.node.calls import BROKER, methods, retry
 from penstock.node.calls.messages.kafka import KafkaRequest
 from penstock.types import Caller
@@ -58,6 +60,36 @@ def read(client: httpx.Client, topic: str, partition: int, **query: Any) -> Any:
     answer = client.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=query)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def transact(partition: Partition) -> None:
+    """Producer 7 aborts, 8 commits, 9 stays open: one record each, then the two markers."""
+    for producer_id in (7, 8, 9):
+        rows = [Record(0, 1, None, b"%d" % producer_id)]
+        batch = bytearray(
+            build_batch(rows, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+        )
+        partition.append(batch, check_batch(batch))
+    for producer_id, commit in ((7, False), (8, True)):
+        marker = EndMarker(commit, 1)
+        appended = partition.append_marker(marker, producer_id=producer_id, producer_epoch=0)
+    committed = partition.committed_at(appended)
+    if committed is not None:
+        await committed
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2])
+def test_every_node_reads_committed_records_of_any_leader(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, partition: int
+) -> None:
+    trio.run(transact(trio.replica(partition + 1, topic, partition)))
+    for client in callers.values():
+        committed = read(client, topic, partition, isolation="read_committed", encoding="text")
+        assert [(row["offset"], row["value"]) for row in committed["records"]] == [(1, "8")]
+        assert (committed["next_offset"], committed["last_stable_offset"]) == (2, 2)
+        latest = read(client, topic, partition, isolation="read_committed", offset="latest")
+        assert latest["next_offset"] == 2
+        assert len(read(client, topic, partition)["records"]) == 3
 
 
 def read_all(client: httpx.Client, topic: str) -> list[Any]:

@@ -127,6 +127,21 @@ def test_a_group_continues_where_it_was_reset_to(
             }
 
 
+def test_a_dry_run_shows_what_would_change_and_changes_nothing(
+    http: httpx.Client, topic: str, unique: Unique
+) -> None:
+    path = f"/v1/groups/{unique('planned')}/offsets"
+    http.post(path, json={"topic": topic, "to": 3, "partitions": [1]}).raise_for_status()
+    plan = http.post(path, json={"topic": topic, "to": "latest", "dry_run": True}).json()
+    assert plan["dry_run"] is True
+    assert plan["offsets"] == [
+        {"partition": 0, "offset": 5, "before": None},
+        {"partition": 1, "offset": 5, "before": 3},
+    ]
+    [left] = http.get(path.removesuffix("/offsets")).json()["offsets"]
+    assert (left["partition"], left["committed_offset"]) == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("wish", "status", "field"),
     [

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from penstock import Broker
 from penstock.config import GroupSettings, Limits
 
-SOCKETS = ("/v1/push", "/v1/work")
+SOCKETS = ("/v1/push", "/v1/work", "/v1/browse")
 """WebSockets: OpenAPI cannot describe them."""
 
 CHECKS = [
@@ -32,8 +32,8 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-SMALL = Limits(max_partitions_per_topic=8)
-"""Examples should not create thousands of partitions."""
+SMALL = Limits(max_partitions_per_topic=50)
+"""Examples should not create thousands of partitions. The transaction topic has 50."""
 
 KNOWN = "orders"
 

@@ -23,14 +23,15 @@ from penstock.node.queues import dead_letters as dead_letter_headers
 from penstock.types import Caller, GroupId, Operation
 from penstock.web.api.bodies import reserve
 from penstock.web.api.jobs import open_jobs
-from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.payloads import Encoding, RecordOut, record_out, value_bytes
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
 HANDLED_QUEUE = "penstock.dead-letters"
 """The queue in which dead letters are done that were sent back."""
-MARK = "penstock-dead-"
+MARKS = ("penstock-dead-", dead_letter_headers.KAFKA_MARK)
+"""The beginnings of the headers that the broker added."""
 PAGE_RECORDS = 1_000
 PAGES_MAX = 64
 """The most pages that are read for one response: letters of other queues are in the same topic, and are read too."""
@@ -100,10 +101,31 @@ class LetterList(msgspec.Struct, frozen=True, kw_only=True):
     next: LetterPlace | None
 
 
+class LetterToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The position of a dead letter. With `value`, it is sent back with this value instead of its own: any JSON, or a
+    string with another `encoding`, as in publishing."""
+
+    topic: TopicName
+    partition: PartitionNumber
+    offset: OffsetNumber
+    value: msgspec.Raw | UnsetType = UNSET
+    encoding: Encoding = "json"
+
+    @property
+    def place(self) -> LetterPlace:
+        return LetterPlace(topic=self.topic, partition=self.partition, offset=self.offset)
+
+    def edited(self, letter: "Letter") -> "Letter":
+        if self.value is UNSET:
+            return letter
+        value = value_bytes(self.value, self.encoding, "letters")
+        return letter._replace(record=letter.record._replace(value=value))
+
+
 class SendBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """These letters, or with `all` up to a thousand of the queue."""
 
-    letters: Annotated[list[LetterPlace], Meta(max_length=MAX_LETTERS)] = []
+    letters: Annotated[list[LetterToSend], Meta(max_length=MAX_LETTERS)] = []
     all: bool = False
 
 
@@ -264,21 +286,23 @@ class DeadLetters:
             raise wrong("letters", "expected `letters`, or `all`")
         sent: list[SentBack] = []
         refused: list[NotSentBack] = []
-        letters: Iterable[Letter | LetterPlace] = wanted.letters
+        letters: Iterable[Letter | LetterToSend] = wanted.letters
         more = False
         if wanted.all:
             letters, more = await self._all(call, queue)
         for one in letters:
-            place = one.place if isinstance(one, Letter) else one
             try:
-                letter = one if isinstance(one, Letter) else await self._find(call.caller, queue, one)
+                letter = one if isinstance(one, Letter) else await self._chosen(call.caller, queue, one)
                 sent.append(await self._send_back(call.caller, letter))
             except Problem as problem:
-                refused.append(NotSentBack(letter=place, error=problem.facts))
+                refused.append(NotSentBack(letter=one.place, error=problem.facts))
             except PenstockError as trouble:
-                refused.append(NotSentBack(letter=place, error=as_problem(trouble).facts))
+                refused.append(NotSentBack(letter=one.place, error=as_problem(trouble).facts))
         done = SendBackDone(queue=queue, sent_back=sent, refused=refused, more=more)
         return Answer(207 if refused else 200, done)
+
+    async def _chosen(self, caller: Caller, queue: str, wanted: LetterToSend) -> Letter:
+        return wanted.edited(await self._find(caller, queue, wanted.place))
 
     async def _all(self, call: Call[QueueParams, SendBack], queue: str) -> tuple[list[Letter], bool]:
         found: list[Letter] = []
@@ -289,6 +313,12 @@ class DeadLetters:
         return found, False
 
     async def _send_back(self, caller: Caller, letter: Letter) -> SentBack:
+        if letter.mark(dead_letter_headers.CONTENT) == dead_letter_headers.OMITTED:
+            message = (
+                "the dead letter has no copy of its message; with errors.deadletterqueue.copy.record.enable=true "
+                "the queue's next dead letters will have one"
+            )
+            raise Problem(409, "content_omitted", message, "letters")
         name = letter.mark(dead_letter_headers.TOPIC) or ""
         topic = self._topic(caller, name, 0, Operation.WRITE)
         partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
@@ -300,7 +330,7 @@ class DeadLetters:
 
     def _cleaned(self, record: Record) -> bytes:
         """The record without the headers, with the time of now: TTL and retention start again."""
-        headers = tuple((name, value) for name, value in record.headers if not name.startswith(MARK))
+        headers = tuple((name, value) for name, value in record.headers if not name.startswith(MARKS))
         return build_batch([record._replace(offset=0, timestamp=self._node.clock.wall_ms(), headers=headers)])
 
     async def _mark_handled(self, caller: Caller, place: LetterPlace) -> None:

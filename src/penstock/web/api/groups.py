@@ -116,23 +116,30 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class OffsetsReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The group's new position in a topic: `to` an offset, earliest or latest, or the first offset at a time; on all
-    partitions, or on some."""
+    partitions, or on some. `dry_run`: only tell what it would be, also while the group has members."""
 
     topic: TopicName
     partitions: Annotated[list[PartitionNumber], Meta(min_length=1, max_length=10_000)] | None = None
     to: Literal["earliest", "latest"] | Annotated[int, Meta(ge=0, le=2**62)] | None = None
     timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    dry_run: bool = False
 
 
 class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """`before` is the offset that was committed before; null if there was none."""
+
     partition: int
     offset: int
+    before: int | None
 
 
 class OffsetsResetDone(msgspec.Struct, frozen=True, kw_only=True):
+    """`dry_run`: nothing was changed."""
+
     group: str
     topic: str
     offsets: list[PartitionOffset]
+    dry_run: bool
 
 
 class Groups:
@@ -276,12 +283,21 @@ class Groups:
         group, wanted = call.params.group, call.body
         partitions = self._chosen(call)
         found = await self.described(call.client, group)
-        if found is not None and found.members:
+        if found is not None and found.members and not wanted.dry_run:
             raise _has_members(group)
         offsets = await self._targets(call.client, wanted, partitions)
-        await self._commit(call.client, group, wanted.topic, offsets)
-        rows = [PartitionOffset(partition=one, offset=offset) for one, offset in sorted(offsets.items())]
-        return OffsetsResetDone(group=group, topic=wanted.topic, offsets=rows)
+        before = {} if found is None else await self._before(call.client, group, wanted.topic)
+        if not wanted.dry_run:
+            await self._commit(call.client, group, wanted.topic, offsets)
+        rows = [
+            PartitionOffset(partition=one, offset=offset, before=before.get(one))
+            for one, offset in sorted(offsets.items())
+        ]
+        return OffsetsResetDone(group=group, topic=wanted.topic, offsets=rows, dry_run=wanted.dry_run)
+
+    async def _before(self, client: InnerClient, group: str, topic: str) -> dict[int, int]:
+        rows = await self._offsets(client, group)
+        return {row.partition: row.committed_offset for row in rows if row.topic == topic}
 
     def _chosen(self, call: Call[GroupParams, OffsetsReset]) -> list[int]:
         wanted = call.body

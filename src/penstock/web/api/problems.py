@@ -46,6 +46,7 @@ _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.INVALID_TXN_STATE: 409,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
     ErrorCode.UNKNOWN_SERVER_ERROR: 500,
 } | dict.fromkeys(
@@ -55,6 +56,7 @@ _STATUSES: dict[ErrorCode, int] = {
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,

@@ -41,6 +41,9 @@ AnyConfigs = Annotated[
     dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool | None], Meta(max_length=100)
 ]
 
+QUEUE_CONFIGS = {name: one for name, one in GROUP_CONFIGS.items() if not name.startswith("consumer.")}
+"""The group configs that mean something to a queue."""
+
 
 class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that are left out stay; null restores the default. `configs` are other group configs by name."""
@@ -83,7 +86,7 @@ class QueueSettings:
         queue, changes = call.params.queue, call.body.group_configs()
         if not changes:
             raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
-        check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
+        check_known("configs", (name for name, value in changes.items() if value is None), QUEUE_CONFIGS)
         topics = await self._node.queues.overview.topics(queue, caller=call.caller)
         if not topics:
             raise unknown_queue(queue)

@@ -102,9 +102,9 @@ class Reading:
             raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")
         self._check_partition(call)
         offset = await self._start(call.client, params)
-        work = asyncio.ensure_future(self._fetch(call.client, params, offset))
+        work = asyncio.ensure_future(self.fetch(call.client, params, offset))
         found = await while_wanted(call.request, work)
-        data = _bytes(found)
+        data = fetched_bytes(found)
         reserve(call.reserved, max(0, len(data) - call.reserved.bytes))  # the others were read by this node
         return Answer(
             200, await offloaded(OFFLOAD_FROM_BYTES if data else 0, _told, params, offset, found, data)
@@ -130,7 +130,8 @@ class Reading:
         found = await get_offsets(client, params.topic, [params.partition], timestamp, params.isolation_level)
         return found[params.partition]
 
-    async def _fetch(self, client: InnerClient, params: ReadParams, offset: int) -> PartitionData:
+    async def fetch(self, client: InnerClient, params: ReadParams, offset: int) -> PartitionData:
+        """Stored batches from the partition's leader. Problem: it has no such offset."""
         wanted = FetchPartition(
             partition=params.partition, fetch_offset=offset, partition_max_bytes=params.max_bytes
         )
@@ -180,7 +181,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _bytes(found: PartitionData) -> bytes:
+def fetched_bytes(found: PartitionData) -> bytes:
     records = found.records or b""
     return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
 

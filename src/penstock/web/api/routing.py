@@ -47,7 +47,7 @@ from penstock.web.api.bodies import (
     reserve,
 )
 from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
-from penstock.web.callers import PASSWORD_USER, caller_of, check_login, while_allowed
+from penstock.web.callers import PASSWORD_USER, TOKEN, caller_of, check_login, while_allowed
 from penstock.web.http_quotas import check_quota, count_bytes
 
 P = TypeVar("P", covariant=True)
@@ -205,6 +205,7 @@ CHANGED_FIELDS = {"user": "user", "role": "role", "node": "node_id"}
 RESOURCE_FIELDS = {
     ResourceType.TOPIC: ("topic", "name"),
     ResourceType.GROUP: ("group", "queue", "subscription", "clique"),
+    ResourceType.TRANSACTIONAL_ID: ("transactional_id",),
 }
 """The fields of requests that name a resource."""
 
@@ -353,9 +354,12 @@ class Endpoint:
 
 
 def _is_user(call: Call[Any, Any]) -> bool:
-    """Whether the caller is the user that the path names, by its password."""
-    user: str | None = call.request.scope.get(PASSWORD_USER)
-    return user is not None and user == call.params.user
+    """Whether the caller is the user that the path names, by its password; or an API token that the path names, which
+    may revoke itself."""
+    scope = call.request.scope
+    user: str | None = scope.get(PASSWORD_USER)
+    is_own_token = scope["method"] == "DELETE" and scope.get(TOKEN) == getattr(call.params, "token_id", "")
+    return is_own_token or (user is not None and user == call.params.user)
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:

@@ -1,0 +1,193 @@
+"""Transactions for operators: which are open, for how long, and aborting one. Kafka's own APIs are asked."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from penstock.cluster import TRANSACTIONS_TOPIC
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages import describe_transactions as described
+from penstock.kafka.wire.messages import init_producer_id as initialised
+from penstock.kafka.wire.messages import list_transactions as listed
+from penstock.node import Node
+from penstock.node.calls import TransactionCoordinatorOf
+from penstock.web.api.problems import Problem, check
+from penstock.web.api.routing import Call
+from penstock.web.api.transactions import OwnerParams, TransactionalIdName
+
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+ABORTABLE = "Ongoing"
+IDS_PER_REQUEST = 500
+"""Transactional ids that are described at once."""
+
+
+class TransactionListParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`open`: only transactional ids with a transaction that is open or being ended; `any`: all of them."""
+
+    state: Literal["open", "any"] = "open"
+
+
+class TransactionPartitions(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partitions: list[int]
+
+
+class TransactionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A transactional id, as its coordinator knows it. `start_ms` and `open_ms` are null unless a transaction is open.
+    While a transaction is being ended, `topics` has the partitions whose marker is missing. Topics that the caller may
+    not see are left out."""
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    open_ms: int | None
+    topics: list[TransactionPartitions]
+
+
+class TransactionList(msgspec.Struct, frozen=True, kw_only=True):
+    """`unanswered` are nodes that did not list the transactions that they coordinate."""
+
+    transactions: list[TransactionFacts]
+    unanswered: list[int]
+
+
+class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`start_ms`: abort only the transaction that has begun then, and no later one."""
+
+    start_ms: int | None = None
+
+
+class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    transactional_id: TransactionalIdName
+
+
+class TransactionAdminApi:
+    """Operations on transactional ids, whoever uses them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    # --- queries
+
+    async def list_transactions(self, call: Call[TransactionListParams, None]) -> TransactionList:
+        nodes = [one.node_id for one in self._node.view.brokers()]
+        states = OPEN_STATES if call.params.state == "open" else ()
+        answers = await asyncio.gather(*(self._listed(call.client, node, states) for node in nodes))
+        rows = [row for answer in answers if answer is not None for row in answer]
+        return TransactionList(
+            transactions=sorted(rows, key=lambda row: row.transactional_id),
+            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+        )
+
+    async def _listed(
+        self, client: InnerClient, node: int, states: Iterable[str]
+    ) -> list[TransactionFacts] | None:
+        request = listed.ListTransactionsRequest(
+            state_filters=list(states), producer_id_filters=[], duration_filter=-1
+        )
+        try:
+            found = await client.ask(
+                ApiKey.LIST_TRANSACTIONS, request, listed.ListTransactionsResponse, to=node
+            )
+            check(found.error_code)
+            names = [row.transactional_id for row in found.transaction_states]
+            rows: list[TransactionFacts] = []
+            for at in range(0, len(names), IDS_PER_REQUEST):
+                rows += await self._described(client, node, names[at : at + IDS_PER_REQUEST])
+        except (PenstockError, Problem):
+            return None
+        return rows
+
+    async def _described(
+        self, client: InnerClient, node: int, names: Iterable[str]
+    ) -> list[TransactionFacts]:
+        request = described.DescribeTransactionsRequest(transactional_ids=list(names))
+        found = await client.ask(
+            ApiKey.DESCRIBE_TRANSACTIONS, request, described.DescribeTransactionsResponse, to=node
+        )
+        known = (row for row in found.transaction_states if row.error_code == ErrorCode.NONE)
+        return [self._facts(row, node) for row in known]
+
+    async def describe_transaction(self, call: Call[OwnerParams, None]) -> TransactionFacts:
+        return await self._find(call.client, call.params.transactional_id)
+
+    async def _find(self, client: InnerClient, name: str) -> TransactionFacts:
+        if TRANSACTIONS_TOPIC not in self._node.metadata.state.topics:
+            raise _unknown(name)  # there are no coordinators, and a query creates none
+        target = TransactionCoordinatorOf(name)
+        found = await client.ask_role(
+            target,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            described.DescribeTransactionsRequest(transactional_ids=[name]),
+            described.DescribeTransactionsResponse,
+            lambda answer: answer.transaction_states[0].error_code,
+        )
+        [row] = found.transaction_states
+        if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise _unknown(name)
+        check(row.error_code, None, "transactional_id")
+        return self._facts(row, self._node.calls.find(target))
+
+    def _facts(self, row: described.TransactionState, coordinator: int) -> TransactionFacts:
+        is_open = row.transaction_state in OPEN_STATES and row.transaction_start_time_ms >= 0
+        start_ms = row.transaction_start_time_ms if is_open else None
+        return TransactionFacts(
+            transactional_id=row.transactional_id,
+            state=row.transaction_state,
+            coordinator=coordinator,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            timeout_ms=row.transaction_timeout_ms,
+            start_ms=start_ms,
+            open_ms=None if start_ms is None else max(0, self._node.clock.wall_ms() - start_ms),
+            topics=[
+                TransactionPartitions(topic=one.topic, partitions=list(one.partitions)) for one in row.topics
+            ],
+        )
+
+    # --- changes
+
+    async def abort_transaction(self, call: Call[OwnerParams, AbortBody]) -> AbortedTransaction:
+        """The coordinator aborts when a new producer takes over the id, and fences the old one: Kafka's protocol has no
+        other request for it."""
+        name = call.params.transactional_id
+        found = await self._find(call.client, name)
+        _check_abortable(found, call.body.start_ms)
+        taken = await call.client.ask_role(
+            TransactionCoordinatorOf(name),
+            ApiKey.INIT_PRODUCER_ID,
+            initialised.InitProducerIdRequest(
+                transactional_id=name,
+                transaction_timeout_ms=found.timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+            initialised.InitProducerIdResponse,
+            lambda answer: answer.error_code,
+        )
+        if taken.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(taken.error_code), f"the transaction of {name!r} could not be aborted")
+        return AbortedTransaction(transactional_id=name)
+
+
+def _unknown(name: str) -> Problem:
+    message = f"there is no transactional id {name!r}; GET /v1/transactions?state=any lists them"
+    return Problem(404, "transactional_id_not_found", message, "transactional_id")
+
+
+def _check_abortable(found: TransactionFacts, start_ms: int | None) -> None:
+    name = found.transactional_id
+    if found.state != ABORTABLE:
+        ended = "is being ended" if found.start_ms is not None else "is not open"
+        raise Problem(409, "not_open", f"the transaction of {name!r} {ended}: {found.state}")
+    if start_ms is not None and start_ms != found.start_ms:
+        message = f"the transaction has ended, and {name!r} has begun another one"
+        raise Problem(409, "another_transaction", message, "start_ms")

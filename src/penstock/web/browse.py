@@ -1,0 +1,356 @@
+"""Looking at the messages of a topic over WebSocket: GET /v1/browse, and then frames of JSON. docs/http-api.md has the
+protocol.
+
+A client asks once, gets the messages that its filter selects and how far the scan has come, and may stop it at any
+moment. It is no consumer: nothing is stored, nothing is leased. Limits, beside those of every WebSocket
+(`websocket_protocol`):
+
+    messages that are not read  the client's credit; a scan waits for more of it, as it waits for the socket
+    a scan's load               one step (`partition_scan`.STEP_BYTES) at a time, in a thread
+    many scans                  MAX_SCANS on a node; more are refused
+    the newest messages         `browse_frames`.MAX_LIMIT messages of SHOWN_BYTES_MAX are held and sorted
+    a tail                      TAILED_MAX partitions
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from heapq import nlargest
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.errors import KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
+from penstock.node import Node
+from penstock.types import Operation
+from penstock.web.api.problems import Problem, as_problem, wrong
+from penstock.web.api.routing import error_response
+from penstock.web.api.topics import find_topic
+from penstock.web.browse_frames import FRAMES, AnyFrame, Browse, BrowsedMessage, More, Stop
+from penstock.web.callers import LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE, caller_of
+from penstock.web.http_quotas import SocketQuota
+from penstock.web.partition_scan import PartitionScanner
+from penstock.web.record_filter import compile_filter
+from penstock.web.websocket_frames import (
+    FrameReceiver,
+    FrameSender,
+    TooSlow,
+    accept,
+    check_may_read,
+    has_ended,
+    lost_permission,
+    refuse_socket,
+    until_one_ends,
+    upgrade_required,
+)
+from penstock.web.websocket_protocol import text_frame
+
+PATH = "/v1/browse"
+FRAMES_PER_SECOND = 100
+"""A person clicks; credit for a thousand messages is one frame."""
+MAX_SCANS = 32
+TAILED_MAX = 200
+"""Partitions that one tail watches, each with a request that waits."""
+TAIL_WAIT_MS = 10_000
+WINDOW_OFFSETS = 500
+WINDOW_OFFSETS_MAX = 64_000
+"""How far back a scan for the newest messages looks in each partition before it goes on with the next: in the first
+round, and later, when it has found little. A batch is unpacked once for each window that it is in."""
+WINDOW_GROWTH = 4
+PROGRESS_SECONDS = 0.25
+MESSAGES_PER_FRAME = 50
+CLOSE_SECONDS = 2.0
+CLOSE_CODES = {"end": 1000, "unknown_topic_or_partition": 4404, LOGIN_EXPIRED: LOGIN_EXPIRED_CLOSE}
+MISTAKE = 4400
+
+
+class BrowseEndpoint:
+    """Scans of one node."""
+
+    path = PATH
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._scans = 0
+
+    async def explain(self, request: Request) -> Response:
+        return upgrade_required(PATH, "docs/http-api.md")
+
+    async def serve(self, socket: WebSocket) -> None:
+        refusal = refuse_socket(self._node, socket) or self._too_many()
+        if refusal is not None:
+            await socket.send_denial_response(refusal)
+            return
+        self._scans += 1
+        try:
+            await accept(socket)
+            with suppress(WebSocketDisconnect):
+                await _Connection(self._node, socket).serve()
+        finally:
+            self._scans -= 1
+
+    def _too_many(self) -> Response | None:
+        if self._scans < MAX_SCANS:
+            return None
+        message = f"this node has {MAX_SCANS} scans: stop one, or try again later"
+        return error_response(Problem(503, "too_many_scans", message))
+
+
+class _Credit:
+    """How many messages the client still takes."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self._changed = asyncio.Event()
+
+    def add(self, credit: int) -> None:
+        self._left += credit
+        self._changed.set()
+
+    async def take(self, most: int) -> int:
+        """At least one, at most so many."""
+        while self._left <= 0:
+            self._changed.clear()
+            await self._changed.wait()
+        taken = min(most, self._left)
+        self._left -= taken
+        return taken
+
+
+class _Connection:
+    """One scan, from its first frame to its end."""
+
+    def __init__(self, node: Node, socket: WebSocket) -> None:
+        self._node = node
+        self._socket = socket
+        self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
+        self._sender = FrameSender(
+            socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
+        )
+
+    async def serve(self) -> None:
+        try:
+            request = await self._frames.first(Browse, "not_browsing")
+            scan = self._scan(request)
+        except Problem as problem:
+            await self._end(problem.code, problem.message)
+            return
+        except KafkaError as refusal:
+            await self._end(as_problem(refusal).code, refusal.message)
+            return
+        outcomes = await until_one_ends(
+            scan.run(),
+            self._listen(scan),
+            lost_permission(self._node, self._socket, None, [request.topic]),
+            self._socket.app.state.stopping.wait(),
+        )
+        await self._conclude(scan, outcomes)
+
+    def _scan(self, request: Browse) -> "_Scan":
+        caller = check_may_read(self._node, self._socket, None, [request.topic])
+        topic = find_topic(self._node, caller, request.topic, Operation.READ)
+        partitions = sorted(
+            set(range(topic.partitions) if request.partitions is None else request.partitions)
+        )
+        if partitions[-1] >= topic.partitions:
+            raise wrong("partitions", f"{partitions[-1]}: {topic.name} has {topic.partitions}, from 0 on")
+        if request.start == "tail" and len(partitions) > TAILED_MAX:
+            message = f"a tail of {len(partitions)} partitions: choose at most {TAILED_MAX} of them"
+            raise wrong("partitions", message)
+        client = InnerClient(self._node, caller)
+        scanner = PartitionScanner(self._node, client, request.topic, compile_filter(request.filter))
+        return _Scan(request, partitions, client, scanner, self._sender)
+
+    async def _listen(self, scan: "_Scan") -> None:
+        """Returns when the client stops the scan; WebSocketDisconnect when it is gone."""
+        while True:
+            match await self._frames.next():
+                case More(credit=credit):
+                    scan.credit.add(credit)
+                case Stop():
+                    return
+                case Browse():
+                    raise Problem(400, "already_browsing", "one connection has one scan: open another one")
+
+    async def _conclude(self, scan: "_Scan", outcomes: Sequence[object]) -> None:
+        scanned, listened, lost, stopping = outcomes
+        for outcome in (scanned, listened):
+            if isinstance(outcome, WebSocketDisconnect | TooSlow):
+                return
+            if isinstance(outcome, Problem):
+                await self._end(outcome.code, outcome.message)
+                return
+            if isinstance(outcome, PenstockError):
+                await self._end(as_problem(outcome).code, str(outcome))
+                return
+            if isinstance(outcome, Exception):
+                raise outcome
+        if isinstance(lost, Problem):
+            await self._end(lost.code, lost.message)
+        elif not isinstance(stopping, asyncio.CancelledError):
+            await self._end("unavailable", "the node is stopping; ask another one")
+        else:
+            reason = scanned if isinstance(scanned, str) else "stopped"
+            await self._end("end", "", {**scan.progress(), "type": "end", "reason": reason})
+
+    async def _end(self, code: str, message: str, notice: dict[str, object] | None = None) -> None:
+        if has_ended(self._socket):
+            return
+        with suppress(TimeoutError, WebSocketDisconnect, TooSlow):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._sender.send(notice or {"type": "error", "code": code, "message": message})
+                await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
+
+
+class _Scan:
+    """Reads the partitions in turns, and sends what the filter selects."""
+
+    def __init__(
+        self,
+        request: Browse,
+        partitions: list[int],
+        client: InnerClient,
+        scanner: PartitionScanner,
+        sender: FrameSender,
+    ) -> None:
+        self.credit = _Credit(request.credit)
+        self._request = request
+        self._partitions = partitions
+        self._client = client
+        self._scanner = scanner
+        self._sender = sender
+        self._total = self._scanned = self._found = self._unreadable = 0
+        self._told_at = 0.0
+
+    def progress(self) -> dict[str, object]:
+        return {
+            "type": "progress",
+            "scanned": self._scanned,
+            "total": self._total,
+            "found": self._found,
+            "unreadable_batches": self._unreadable,
+        }
+
+    async def run(self) -> str:
+        """Why it ended: the limit is reached, or all was scanned."""
+        firsts = await self._offsets(EARLIEST)
+        lasts = await self._offsets(LATEST)
+        if self._request.start == "tail":
+            await self._tail(lasts)
+        if self._request.start == "newest":
+            return await self._back(firsts, lasts)
+        return await self._forward(await self._starts(firsts, lasts), lasts)
+
+    async def _offsets(self, timestamp: int) -> dict[int, int]:
+        return await get_offsets(self._client, self._request.topic, self._partitions, timestamp)
+
+    async def _starts(self, firsts: dict[int, int], lasts: dict[int, int]) -> dict[int, int]:
+        match self._request.start:
+            case "timestamp":
+                found = await self._offsets(self._request.timestamp_ms)
+                return {one: lasts[one] if at == NOT_FOUND else at for one, at in found.items()}
+            case "offset":
+                return {one: max(first, self._request.offset) for one, first in firsts.items()}
+        return firsts
+
+    # --- from the oldest on
+
+    async def _forward(self, starts: dict[int, int], ends: dict[int, int]) -> str:
+        self._total = sum(max(0, ends[one] - starts[one]) for one in starts)
+        places = {one: at for one, at in starts.items() if at < ends[one]}
+        while places:
+            for one, at in list(places.items()):
+                found, next_offset = await self._step(one, at, ends[one])
+                await self._send(found[: self._request.limit - self._found])
+                if self._found >= self._request.limit:
+                    return "limit"
+                places[one] = next_offset
+                if next_offset >= ends[one]:
+                    del places[one]
+        return "complete"
+
+    async def _step(self, partition: int, at: int, end: int) -> tuple[list[BrowsedMessage], int]:
+        step = await self._scanner.step(partition, at, end)
+        self._scanned += step.next_offset - at
+        self._unreadable += step.unreadable
+        await self._tell_progress()
+        return step.found, step.next_offset
+
+    # --- from the newest on
+
+    async def _back(self, firsts: dict[int, int], lasts: dict[int, int]) -> str:
+        """In rounds: a window of each partition, the newest messages of all windows first."""
+        self._total = sum(lasts[one] - firsts[one] for one in firsts)
+        tops = {one: last for one, last in lasts.items() if last > firsts[one]}
+        window = WINDOW_OFFSETS
+        while tops:
+            left = self._request.limit - self._found
+            best: list[BrowsedMessage] = []
+            for one, top in list(tops.items()):
+                bottom = max(firsts[one], top - window)
+                async for found in self._window(one, bottom, top):
+                    best = nlargest(left, [*best, *found], key=_age)
+                tops[one] = bottom
+                if bottom <= firsts[one]:
+                    del tops[one]
+            await self._send(best)
+            if self._found >= self._request.limit:
+                return "limit"
+            window = min(window * WINDOW_GROWTH, WINDOW_OFFSETS_MAX)
+        return "complete"
+
+    async def _window(self, partition: int, bottom: int, top: int) -> AsyncIterator[list[BrowsedMessage]]:
+        while bottom < top:
+            found, bottom = await self._step(partition, bottom, top)
+            yield found
+
+    # --- as they come
+
+    async def _tail(self, lasts: dict[int, int]) -> None:
+        """Never returns. A client without credit makes the partitions wait; nothing is skipped. The first progress says
+        that it has begun: later messages are in it."""
+        sending = asyncio.Lock()
+        await self._sender.send(self.progress())
+
+        async def follow(partition: int, at: int) -> None:
+            while True:
+                step = await self._scanner.step(partition, at, 2**63 - 1, wait_ms=TAIL_WAIT_MS)
+                async with sending:
+                    self._scanned += step.next_offset - at
+                    self._unreadable += step.unreadable
+                    await self._send(step.found)
+                    await self._tell_progress()
+                at = step.next_offset
+
+        tasks = [asyncio.ensure_future(follow(partition, last)) for partition, last in lasts.items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    # --- frames
+
+    async def _send(self, messages: Sequence[BrowsedMessage]) -> None:
+        while messages:
+            taken = await self.credit.take(min(MESSAGES_PER_FRAME, len(messages)))
+            frame = {"type": "messages", "messages": list(messages[:taken])}
+            await self._sender.wait_for_room()
+            await self._sender.send(text_frame(msgspec.json.encode(frame)))
+            self._found += taken
+            messages = messages[taken:]
+
+    async def _tell_progress(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            await self._sender.send(self.progress())
+
+
+def _age(message: BrowsedMessage) -> tuple[int, int]:
+    return message.timestamp_ms, message.offset

@@ -1,0 +1,109 @@
+"""The frames of /v1/browse: what a client may ask for, and what a message looks like. See docs/http-api.md."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.batch import Record
+from penstock.web.api.payloads import RecordOut, record_out
+from penstock.web.api.topics import TopicName
+from penstock.web.websocket_frames import Frames
+
+MAX_FRAME_CHARACTERS = 64 * 1024
+MAX_LIMIT = 500
+"""Messages that one request shows. A scan for the newest ones holds as many, to sort them by time."""
+MAX_CREDIT = 10_000
+MAX_PARTITIONS = 10_000
+MAX_FILTER_CHARACTERS = 1_000
+MAX_PATH_PARTS = 20
+SHOWN_BYTES_MAX = 32 * 1024
+"""The bytes of a key or a value that are shown. A person reads no more, and a thousand values of a megabyte would fill
+the browser's memory; GET .../records has the whole message."""
+UTF8_BYTES_MAX = 4
+
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
+Credit = Annotated[int, Meta(ge=1, le=MAX_CREDIT)]
+
+
+class RecordFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is given must hold. `key` and `value` are texts that these contain; `header` is the name of a header,
+    `header_value` a text that it contains. `field` is a path into JSON values (`customer.address.0.city`), and
+    `field_value` what is there: a string as it is, anything else as its JSON. There are no patterns and no expressions:
+    a filter costs one comparison for each message, whatever the caller asks for."""
+
+    key: Text | None = None
+    value: Text | None = None
+    header: Text | None = None
+    header_value: Text | None = None
+    field: Text | None = None
+    field_value: Annotated[str, Meta(max_length=MAX_FILTER_CHARACTERS)] | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """A frame of a client."""
+
+
+class Browse(Frame, frozen=True, kw_only=True, tag="browse"):
+    """`start`: the newest messages, the oldest ones, those from an `offset` or a `timestamp_ms` on, or `tail` for those
+    that come from now on, without an end. `credit`: how many messages the client takes before it asks for more."""
+
+    topic: TopicName
+    start: Literal["newest", "oldest", "offset", "timestamp", "tail"] = "newest"
+    offset: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    partitions: (
+        Annotated[
+            list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(min_length=1, max_length=MAX_PARTITIONS)
+        ]
+        | None
+    ) = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 100
+    credit: Credit = MAX_LIMIT
+    filter: RecordFilter = RecordFilter()
+
+
+class More(Frame, frozen=True, kw_only=True, tag="more"):
+    """The client takes so many messages more."""
+
+    credit: Credit
+
+
+class Stop(Frame, frozen=True, kw_only=True, tag="stop"):
+    """End the scan; the answer is the frame `end`."""
+
+
+AnyFrame = Browse | More | Stop
+FRAMES: Frames[AnyFrame] = Frames(AnyFrame, MAX_FRAME_CHARACTERS)
+
+
+class BrowsedMessage(RecordOut, frozen=True, kw_only=True):
+    """`key_bytes` and `value_bytes` are the whole sizes; `truncated`: the key or the value is longer than shown."""
+
+    partition: int
+    key_bytes: int | None
+    value_bytes: int | None
+    truncated: bool
+
+
+def browsed(record: Record, partition: int) -> BrowsedMessage:
+    """The message as text, as far as it is UTF-8, else in base64."""
+    key, value = record.key, record.value
+    shown = record_out(record._replace(key=_cut(key), value=_cut(value)), "text")
+    return BrowsedMessage(
+        **{name: getattr(shown, name) for name in RecordOut.__struct_fields__},
+        partition=partition,
+        key_bytes=None if key is None else len(key),
+        value_bytes=None if value is None else len(value),
+        truncated=max(len(key or b""), len(value or b"")) > SHOWN_BYTES_MAX,
+    )
+
+
+def _cut(data: bytes | None) -> bytes | None:
+    """A text is cut between two characters: half a character would make it base64."""
+    if data is None or len(data) <= SHOWN_BYTES_MAX:
+        return data
+    end = SHOWN_BYTES_MAX
+    while end > SHOWN_BYTES_MAX - UTF8_BYTES_MAX and data[end] & 0xC0 == 0x80:  # within a character
+        end -= 1
+    return data[:end]

@@ -1,0 +1,73 @@
+/** Dialogs: the browser's own, which hold the focus, close with Escape and give the focus back. */
+
+import { ApiError } from "../lib/api.js";
+import { h, uniqueId } from "../lib/dom.js";
+import { fieldForm } from "./form.js";
+
+/** @typedef {import("../lib/dom.js").Child} Child */
+
+/**
+ * Opens a dialog; it closes itself with `close`, with Escape, or with its cross.
+ *
+ * @param {string} title
+ * @param {(close: () => void) => Child[]} content
+ * @param {{wide?: boolean}} [options]
+ */
+export function openDialog(title, content, { wide = false } = {}) {
+  const id = uniqueId("dialog");
+  const dialog = h("dialog", { "aria-labelledby": id, class: wide ? "wide" : "" });
+  const close = () => dialog.close();
+  const cross = h("button", { type: "button", class: "quiet cross", "aria-label": "Close", onclick: close }, "×");
+  dialog.append(h("header", {}, h("h2", { id }, title), cross), h("div", { class: "dialog-body" }, ...content(close)));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/**
+ * A dialog with a form. It closes when the submission has succeeded.
+ *
+ * @param {string} title
+ * @param {{intro?: Child[], fields: import("./form.js").Field[], submitLabel: string, danger?: boolean, wide?: boolean,
+ *   submit: (values: Record<string, any>) => Promise<void>}} settings
+ */
+export function formDialog(title, { intro = [], fields, submitLabel, danger = false, wide = false, submit }) {
+  return openDialog(
+    title,
+    (close) => [
+      ...intro,
+      fieldForm({
+        fields,
+        submitLabel,
+        submitKind: danger ? "danger" : "primary",
+        submit: async (values) => {
+          await submit(values);
+          close();
+        },
+      }),
+    ],
+    { wide },
+  );
+}
+
+/**
+ * Asks before something that cannot be undone. With `typed`, this name must be typed again.
+ *
+ * @param {string} title
+ * @param {{text: Child, action: string, typed?: string, run: () => Promise<void>}} settings
+ */
+export function confirmDialog(title, { text, action, typed, run }) {
+  /** @type {import("./form.js").Field[]} */
+  const fields = typed === undefined ? [] : [{ name: "typed", label: `Type ${typed} to confirm`, required: true }];
+  return formDialog(title, {
+    intro: [h("p", {}, text)],
+    fields,
+    submitLabel: action,
+    danger: true,
+    submit: async ({ typed: given }) => {
+      if (typed !== undefined && given !== typed) throw new ApiError(400, "invalid_field", `This is not ${typed}`, "typed");
+      await run();
+    },
+  });
+}

@@ -1,0 +1,96 @@
+/** One message in a dialog: key, headers, and its value as JSON, text or bytes. Everything is text, never HTML. */
+
+import { get, path } from "../lib/api.js";
+import { h, show as fill } from "../lib/dom.js";
+import { bytes, time } from "../lib/format.js";
+import { download, hexDump, indented, parsedJson, payloadBytes } from "../lib/payload.js";
+import { openDialog } from "./dialog.js";
+import { button, facts } from "./parts.js";
+import { toast, toastError } from "./toast.js";
+
+/** @typedef {import("../lib/browse.js").Message} Message */
+
+const FORMATS = ["JSON", "Text", "Hex"];
+
+/** The address of a message. @param {string} topic @param {{partition: number, offset: number}} message */
+export function messageLink(topic, { partition, offset }) {
+  return `${path`topics/${topic}/messages`}?start=offset&offset=${offset}&partition=${partition}&limit=1&show=message`;
+}
+
+/** @param {string} topic @param {Message} message */
+export function openMessage(topic, message) {
+  const where = `${topic}, partition ${message.partition}, offset ${message.offset}`;
+  const body = h("div", { class: "stack" });
+  fill(body, ...content(topic, message));
+  openDialog(where, () => [body], { wide: true });
+  if (message.truncated) void loadWhole(topic, message, body);
+}
+
+/** @param {string} topic @param {Message} message */
+function content(topic, message) {
+  return [
+    facts([
+      ["Time", time(message.timestamp_ms)],
+      ["Key", message.key === null ? "none" : h("code", {}, message.key)],
+      ["Size", message.value_bytes === null ? "no value" : bytes(message.value_bytes)],
+    ]),
+    headersOf(message),
+    valueOf(message),
+    h(
+      "div",
+      { class: "actions" },
+      button("Copy a link", () => void copyLink(topic, message)),
+      button("Download the value", () => download(`${topic}-${message.partition}-${message.offset}`, /** @type {Uint8Array<ArrayBuffer>} */ (payloadBytes(message.value, message.value_encoding)), "application/octet-stream")),
+    ),
+  ];
+}
+
+/** @param {Message} message */
+function headersOf(message) {
+  if (!message.headers.length) return h("p", { class: "note" }, "It has no headers.");
+  const rows = message.headers.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.name)), h("td", { class: "value" }, one.value === null ? h("i", {}, "no value") : h("code", {}, one.value))));
+  return h("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Headers" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Header"), h("th", { scope: "col" }, "Value"))), h("tbody", {}, ...rows)));
+}
+
+/** The value, with a choice of formats. @param {Message} message */
+function valueOf(message) {
+  const isJson = message.value_encoding === "text" && parsedJson(message.value) !== undefined;
+  const shown = h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" });
+  const choices = h("div", { class: "choices", role: "group", "aria-label": "Format" });
+  const choose = (/** @type {string} */ format) => {
+    shown.textContent = formatted(message, format);
+    fill(choices, ...FORMATS.map((one) => h("button", { type: "button", "aria-pressed": String(one === format), disabled: one === "JSON" && !isJson, onclick: () => choose(one) }, one)));
+  };
+  choose(isJson ? "JSON" : message.value_encoding === "text" ? "Text" : "Hex");
+  return h("div", { class: "stack" }, choices, shown);
+}
+
+/** @param {Message} message @param {string} format */
+function formatted(message, format) {
+  if (message.value === null) return "";
+  if (format === "Hex") return hexDump(payloadBytes(message.value, message.value_encoding));
+  if (format === "JSON") return indented(message.value);
+  return new TextDecoder().decode(payloadBytes(message.value, message.value_encoding));
+}
+
+/** A long message was cut: here is all of it. @param {string} topic @param {Message} message @param {HTMLElement} body */
+async function loadWhole(topic, message, body) {
+  try {
+    const found = await get(path`topics/${topic}/partitions/${message.partition}/records`, { query: { offset: message.offset, max_records: 1, encoding: "text" } });
+    const whole = found.records.find((/** @type {Message} */ one) => one.offset === message.offset);
+    if (whole && body.isConnected) fill(body, ...content(topic, { ...message, ...whole, truncated: false }));
+  } catch (trouble) {
+    toastError(trouble);
+  }
+}
+
+/** @param {string} topic @param {Message} message */
+async function copyLink(topic, message) {
+  const url = new URL(messageLink(topic, message), document.baseURI).href;
+  try {
+    await navigator.clipboard.writeText(url);
+    toast("The link was copied.");
+  } catch {
+    toast(url); // a page without TLS may not use the clipboard
+  }
+}

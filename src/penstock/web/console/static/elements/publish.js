@@ -1,0 +1,66 @@
+/** Publishing one message, or one for each line. */
+
+import { ApiError, path, post } from "../lib/api.js";
+import { plural } from "../lib/format.js";
+import { parsedJson } from "../lib/payload.js";
+import { formDialog } from "./dialog.js";
+import { toast } from "./toast.js";
+
+/**
+ * @param {string} topic
+ * @param {number} partitions
+ * @param {() => void} done
+ * @param {{value?: string, key?: string, headers?: string}} [first] what the form begins with
+ */
+export function publishDialog(topic, partitions, done, first = {}) {
+  formDialog(`Publish to ${topic}`, {
+    wide: true,
+    fields: [
+      { name: "value", label: "Value", type: "textarea", rows: 8, value: first.value ?? "" },
+      { name: "encoding", label: "Format", type: "select", options: [["json", "JSON, checked before it is sent"], ["text", "Text"], ["base64", "Bytes, as base64"], ["none", "No value: a deletion in a compacted topic"]] },
+      { name: "many", label: "One message for each line", type: "checkbox" },
+      { name: "key", label: "Key", value: first.key ?? "" },
+      { name: "headers", label: "Headers", type: "textarea", rows: 2, value: first.headers ?? "", placeholder: "name: value", help: "One in each line." },
+      { name: "partition", label: "Partition", type: "number", min: 0, max: partitions - 1, help: "Left out: by the key." },
+      { name: "delay", label: "Delay, in seconds", type: "number", min: 0, help: "Queues and subscriptions deliver it after this time." },
+      { name: "ttl", label: "Time to live, in seconds", type: "number", min: 0, help: "Queues and subscriptions do not deliver it after this time." },
+      { name: "message_id", label: "Message id", help: "A topic that deduplicates stores an id once." },
+    ],
+    submitLabel: "Publish",
+    submit: async (values) => {
+      const records = recordsOf(values);
+      const encoding = values.encoding === "base64" ? "base64" : "text";
+      const answer = await post(path`topics/${topic}/records`, { encoding, records });
+      const refused = answer.records.filter((/** @type {any} */ one) => one.error);
+      if (refused.length) throw new ApiError(207, "refused", `${refused.length} of ${records.length} messages were not stored: ${refused[0].error.message}`);
+      const [one] = answer.records;
+      toast(records.length === 1 ? `Stored in partition ${one.partition} at offset ${one.offset}.` : `${plural(records.length, "message")} were stored.`);
+      done();
+    },
+  });
+}
+
+/** @param {Record<string, any>} values */
+function recordsOf(values) {
+  const texts = values.many ? values.value.split("\n").filter((/** @type {string} */ line) => line.trim()) : [values.value];
+  return texts.map((/** @type {string} */ text, /** @type {number} */ at) => {
+    if (values.encoding === "json" && parsedJson(text) === undefined) throw new ApiError(400, "invalid_field", texts.length > 1 ? `Line ${at + 1} is not JSON.` : "This is not JSON.", "value");
+    return {
+      value: values.encoding === "none" ? null : text,
+      key: values.key || null,
+      headers: headersOf(values.headers),
+      partition: values.partition,
+      delay_ms: values.delay === null ? null : Math.round(values.delay * 1000),
+      ttl_ms: values.ttl === null ? null : Math.round(values.ttl * 1000),
+      message_id: values.message_id || null,
+    };
+  });
+}
+
+/** @param {string} text @returns {[string, string][]} */
+function headersOf(text) {
+  return text.split("\n").filter((line) => line.trim()).map((line) => {
+    const [name, ...rest] = line.split(":");
+    return [name.trim(), rest.join(":").trim()];
+  });
+}

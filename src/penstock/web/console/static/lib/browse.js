@@ -1,0 +1,79 @@
+/**
+ * Messages of a topic over the WebSocket /v1/browse. The page gives credit for as many messages as it has drawn, so a tail
+ * never outruns the browser.
+ *
+ * @typedef {{partition: number, offset: number, timestamp_ms: number, key: string | null, key_encoding: string,
+ *   value: string | null, value_encoding: string, headers: {name: string, value: string | null, encoding: string}[],
+ *   key_bytes: number | null, value_bytes: number | null, truncated: boolean}} Message
+ * @typedef {{scanned: number, total: number, found: number, reason?: string}} Progress
+ * @typedef {{onMessages: (messages: Message[]) => void, onProgress: (progress: Progress) => void,
+ *   onEnd: (progress: Progress) => void, onError: (error: ApiError) => void}} Listener
+ */
+
+import { ApiError, apiUrl } from "./api.js";
+import { socketProtocols } from "./session.js";
+
+const CREDIT = 200;
+
+export class Scan {
+  /** @type {WebSocket} */
+  #socket;
+  #hasEnded = false;
+  #isPaused = false;
+  #owed = 0;
+
+  /** @param {Record<string, unknown>} request @param {Listener} listener @param {AbortSignal} signal */
+  constructor(request, listener, signal) {
+    const url = apiUrl("browse");
+    url.protocol = url.protocol.replace("http", "ws");
+    this.#socket = new WebSocket(url, socketProtocols());
+    this.#socket.onopen = () => this.send({ type: "browse", credit: CREDIT, ...request });
+    this.#socket.onmessage = (event) => this.hear(JSON.parse(event.data), listener);
+    this.#socket.onclose = () => this.end(() => listener.onError(new ApiError(0, "unreachable", `The node at ${url.host} has ended the scan, or refused it.`)));
+    signal.addEventListener("abort", () => this.end(() => {}), { once: true });
+  }
+
+  get isPaused() {
+    return this.#isPaused;
+  }
+
+  /** @param {any} frame @param {Listener} listener */
+  hear(frame, listener) {
+    if (frame.type === "messages") {
+      listener.onMessages(frame.messages);
+      this.#owed += frame.messages.length;
+      requestAnimationFrame(() => this.grant());
+    } else if (frame.type === "progress") listener.onProgress(frame);
+    else if (frame.type === "end") this.end(() => listener.onEnd(frame));
+    else if (frame.type === "error") this.end(() => listener.onError(new ApiError(400, frame.code, frame.message)));
+  }
+
+  grant() {
+    if (this.#isPaused || this.#owed === 0) return;
+    this.send({ type: "more", credit: this.#owed });
+    this.#owed = 0;
+  }
+
+  /** @param {boolean} isPaused */
+  pause(isPaused) {
+    this.#isPaused = isPaused;
+    this.grant();
+  }
+
+  stop() {
+    this.send({ type: "stop" });
+  }
+
+  /** @param {object} frame */
+  send(frame) {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
+  }
+
+  /** @param {() => void} tell */
+  end(tell) {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#socket.close();
+    tell();
+  }
+}

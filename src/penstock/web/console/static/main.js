@@ -1,0 +1,126 @@
+/** The shell: navigation, the page for the current address, the login. `pages.js` lists the pages. */
+
+import { login } from "./elements/login.js";
+import { errorState, loadingState } from "./elements/parts.js";
+import { toasts } from "./elements/toast.js";
+import { ApiError, get, path, remove, whenLoginIsNeeded } from "./lib/api.js";
+import { h, show } from "./lib/dom.js";
+import { segments, setQuery, startRouter } from "./lib/router.js";
+import { session, setSession } from "./lib/session.js";
+import { applyTheme, nextTheme, theme } from "./lib/theme.js";
+import { findPage, navigation } from "./pages.js";
+
+/**
+ * A page that is shown: `root` is its element, `signal` ends with it.
+ *
+ * @typedef {object} View
+ * @property {Record<string, string>} params names from the address
+ * @property {URLSearchParams} query
+ * @property {HTMLElement} root
+ * @property {AbortSignal} signal
+ * @property {(error: Error | null) => void} stale tells that the page shows old figures, and why
+ * @property {(changes: Record<string, string | number | null | undefined>) => void} setQuery
+ * @property {() => void} reload shows the page again
+ * @property {{principal: string, login_required: boolean, version: string, cluster_id: string, node_id: number}} me
+ */
+
+const content = h("main", { id: "content", tabindex: -1 });
+const banner = h("div", { class: "banner", role: "status" });
+const menu = h("nav", { "aria-label": "Pages", id: "menu" });
+const account = h("div", { class: "account" });
+/** Ends the page that is shown. @type {AbortController} */
+let current = new AbortController();
+/** @type {View["me"] | null} */
+let me = null;
+
+applyTheme();
+const base = document.querySelector("base");
+if (base) base.href = document.baseURI; // it would otherwise depend on the address that is shown
+document.getElementById("app")?.append(makeShell());
+whenLoginIsNeeded(() => showLogin());
+startRouter(() => void showPage());
+void showPage();
+
+function makeShell() {
+  const toggle = h("button", { type: "button", class: "quiet menu-toggle", "aria-expanded": "false", "aria-controls": "side", onclick: () => openMenu(!side.classList.contains("open")) }, "Menu");
+  const side = h("div", { class: "side", id: "side" }, menu, h("div", { class: "side-foot" }, account, themeButton()));
+  const openMenu = (/** @type {boolean} */ isOpen) => {
+    side.classList.toggle("open", isOpen);
+    toggle.setAttribute("aria-expanded", String(isOpen));
+  };
+  menu.addEventListener("click", () => openMenu(false));
+  const skip = h("a", { class: "skip", href: location.href, onclick: (/** @type {Event} */ event) => (event.preventDefault(), content.focus()) }, "Skip to the content");
+  const brand = h("a", { href: "./", class: "brand" }, h("img", { src: "static/icon.svg", alt: "", width: 28, height: 28 }), "Penstock");
+  return h("div", { class: "shell" }, skip, h("header", { class: "top" }, brand, toggle), side, h("div", { class: "main" }, banner, content), toasts);
+}
+
+function themeButton() {
+  const names = /** @type {Record<string, string>} */ ({ system: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" });
+  const made = h("button", { type: "button", class: "quiet", onclick: () => (made.textContent = names[nextTheme()]) }, names[theme()]);
+  return made;
+}
+
+async function showPage() {
+  current.abort();
+  const mine = (current = new AbortController());
+  tellStale(null);
+  show(content, loadingState());
+  try {
+    me ??= await get("me", { signal: mine.signal });
+    if (mine.signal.aborted) return;
+    drawNavigation();
+    const { page, params } = findPage(segments());
+    document.title = `${page.title(params)} · Penstock`;
+    const root = h("div", { class: "page" });
+    const module = await page.load();
+    if (mine.signal.aborted) return;
+    show(content, root);
+    await module.show({ params, query: new URLSearchParams(location.search), root, signal: mine.signal, stale: tellStale, setQuery, reload: () => void showPage(), me: /** @type {View["me"]} */ (me) });
+    if (!mine.signal.aborted) focusHeading();
+  } catch (trouble) {
+    if (mine.signal.aborted) return;
+    if (trouble instanceof ApiError && trouble.status === 401) return;
+    show(content, errorState(trouble, () => void showPage()));
+    if (!(trouble instanceof ApiError)) throw trouble;
+  }
+}
+
+/** A new page is announced by its heading, unless the reader has begun to use it. */
+function focusHeading() {
+  const isFree = document.activeElement === document.body || document.activeElement === null || menu.contains(document.activeElement);
+  if (isFree) /** @type {HTMLElement | null} */ (content.querySelector("h1"))?.focus({ preventScroll: true });
+}
+
+function drawNavigation() {
+  const [first = ""] = segments();
+  show(menu, h("ul", {}, ...navigation.map((one) => h("li", {}, h("a", { href: one.path || "./", "aria-current": one.path === first ? "page" : null }, one.title)))));
+  const user = me?.principal.replace(/^User:/, "") ?? "";
+  show(account, me?.login_required ? [h("span", { class: "user", title: me.principal }, user), session() ? h("button", { type: "button", class: "quiet", onclick: () => void logOut() }, "Log out") : null] : null);
+}
+
+/** @param {Error | null} trouble */
+function tellStale(trouble) {
+  banner.classList.toggle("shown", trouble !== null);
+  banner.textContent = trouble === null ? "" : `${trouble.message} The page shows what it knew before, and tries again.`;
+}
+
+function showLogin() {
+  current.abort();
+  setSession(null);
+  me = null;
+  show(menu);
+  show(account);
+  document.title = "Log in · Penstock";
+  show(content, login(() => void showPage()));
+  /** @type {HTMLElement | null} */ (content.querySelector("input"))?.focus();
+}
+
+async function logOut() {
+  const known = session();
+  try {
+    if (known?.user && known.tokenId) await remove(path`users/${known.user}/tokens/${known.tokenId}`);
+  } catch (trouble) {
+    if (!(trouble instanceof ApiError)) throw trouble; // the token ends by itself
+  }
+  showLogin();
+}

@@ -1,0 +1,253 @@
+/** Messages of a topic: browse, filter, tail; each in detail; publish. */
+
+import { dataTable } from "../elements/data-table.js";
+import { openMessage } from "../elements/message.js";
+import { button, emptyState, pageHead } from "../elements/parts.js";
+import { publishDialog } from "../elements/publish.js";
+import { toastError } from "../elements/toast.js";
+import { get, path } from "../lib/api.js";
+import { Scan } from "../lib/browse.js";
+import { h, show as fill, uniqueId } from "../lib/dom.js";
+import { count, plural, shortened, time } from "../lib/format.js";
+import { download, fieldOf, parsedJson } from "../lib/payload.js";
+import { permissions } from "../lib/permissions.js";
+import { link } from "../lib/router.js";
+import { topicTabs } from "./topic.js";
+
+/** @typedef {import("../lib/browse.js").Message} Message */
+/** @typedef {import("../lib/browse.js").Progress} Progress */
+/** @typedef {import("../main.js").View} View */
+
+const KEPT_MESSAGES = 1000;
+
+const STARTS = /** @type {[string, string][]} */ ([
+  ["newest", "The newest"],
+  ["oldest", "The oldest"],
+  ["offset", "From an offset"],
+  ["timestamp", "From a time"],
+  ["tail", "Live, as they come"],
+]);
+
+/** What is asked for; all of it is in the address. */
+const FIELDS = ["start", "offset", "at", "partition", "limit", "key", "value", "header", "header_value", "field", "field_value", "columns"];
+
+/** @param {View} view */
+export async function show(view) {
+  const topic = view.params.topic;
+  const { partitions } = await get(path`topics/${topic}`, { signal: view.signal });
+  const may = await permissions(view.signal, "topic", topic);
+  new MessagesPage(view, topic, partitions.length, may("write"));
+}
+
+class MessagesPage {
+  /** @type {Scan | null} */
+  #scan = null;
+  #ended = new AbortController();
+  /** @type {Message[]} */
+  #messages = [];
+
+  /** @param {View} view @param {string} topic @param {number} partitions @param {boolean} mayWrite */
+  constructor(view, topic, partitions, mayWrite) {
+    this.view = view;
+    this.topic = topic;
+    this.inputs = makeInputs(view.query, partitions);
+    this.bar = h("progress", { max: 1, value: 0, "aria-label": "How much was scanned" });
+    this.told = h("span", { role: "status" });
+    this.stopButton = button("Stop", () => this.#scan?.stop(), { class: "danger" });
+    this.pauseButton = button("Pause", () => this.pause());
+    this.table = messageTable(this);
+    view.root.append(
+      pageHead(topic, { trail: [link("topics", "Topics")], actions: [mayWrite ? button("Publish", () => publishDialog(topic, partitions, () => this.search()), { class: "primary" }) : null, button("Download", () => this.download())] }),
+      topicTabs(topic, "messages"),
+      this.makeForm(),
+      h("div", { class: "scan" }, this.bar, this.told, this.pauseButton, this.stopButton),
+      this.table,
+    );
+    view.signal.addEventListener("abort", () => this.#ended.abort(), { once: true });
+    this.search(view.query.get("show") === "message");
+  }
+
+  makeForm() {
+    const { start, offset, at, partition, limit, key, value, header, header_value, field, field_value, columns } = this.inputs;
+    const when = () => {
+      offset.row.hidden = start.input.value !== "offset";
+      at.row.hidden = start.input.value !== "timestamp";
+      limit.row.hidden = start.input.value === "tail";
+    };
+    start.input.addEventListener("change", when);
+    when();
+    const filters = [key, value, header, header_value, field, field_value];
+    const more = h("details", { class: "filters", open: filters.some((one) => one.input.value) }, h("summary", {}, "Filter"), h("div", { class: "inline-fields" }, ...filters.map((one) => one.row)));
+    const form = h(
+      "form",
+      { class: "browse-form card" },
+      h("div", { class: "inline-fields" }, start.row, offset.row, at.row, partition.row, limit.row, columns.row, h("div", { class: "field" }, h("button", { type: "submit", class: "primary" }, "Show"))),
+      more,
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.search();
+    });
+    columns.input.addEventListener("change", () => this.draw());
+    return form;
+  }
+
+  /** @param {string} name */
+  given(name) {
+    return this.inputs[name].input.value.trim();
+  }
+
+  get columns() {
+    return this.given("columns").split(",").map((one) => one.trim()).filter(Boolean);
+  }
+
+  request() {
+    /** @type {Record<string, string>} */
+    const filter = {};
+    for (const name of ["key", "value", "header", "header_value", "field", "field_value"]) if (this.given(name)) filter[name] = this.given(name);
+    const start = this.given("start");
+    /** @type {Record<string, unknown>} */
+    const request = { topic: this.topic, start, filter };
+    if (start !== "tail") request.limit = Number(this.given("limit")) || 100;
+    if (start === "offset") request.offset = Number(this.given("offset")) || 0;
+    if (start === "timestamp") request.timestamp_ms = new Date(this.given("at")).getTime() || 0;
+    if (this.given("partition")) request.partitions = [Number(this.given("partition"))];
+    return request;
+  }
+
+  /** Begins anew with what the form says. @param {boolean} [opens] whether the first message is opened */
+  search(opens = false) {
+    this.#ended.abort();
+    this.#ended = new AbortController();
+    this.#messages = [];
+    this.draw();
+    this.view.setQuery({ ...Object.fromEntries(FIELDS.map((name) => [name, this.given(name)])), show: null });
+    const isTail = this.given("start") === "tail";
+    this.running(true, isTail);
+    this.#scan = new Scan(
+      this.request(),
+      {
+        onMessages: (more) => {
+          this.add(more);
+          if (opens && more[0]) openMessage(this.topic, more[0]);
+          opens = false;
+        },
+        onProgress: (progress) => this.tell(progress, isTail),
+        onEnd: (progress) => (this.running(false, isTail), this.tell(progress, isTail)),
+        onError: (error) => (this.running(false, isTail), fill(this.told, "The scan has ended."), toastError(error)),
+      },
+      this.#ended.signal,
+    );
+  }
+
+  pause() {
+    if (!this.#scan) return;
+    this.#scan.pause(!this.#scan.isPaused);
+    this.pauseButton.textContent = this.#scan.isPaused ? "Go on" : "Pause";
+  }
+
+  /** @param {boolean} isRunning @param {boolean} isTail */
+  running(isRunning, isTail) {
+    this.stopButton.hidden = !isRunning;
+    this.pauseButton.hidden = !isRunning || !isTail;
+    this.pauseButton.textContent = "Pause";
+    this.bar.hidden = !isRunning || isTail;
+    if (isRunning) fill(this.told, isTail ? "Waiting for messages…" : "Scanning…");
+  }
+
+  /** @param {Progress} progress @param {boolean} isTail */
+  tell(progress, isTail) {
+    this.bar.max = progress.total || 1;
+    this.bar.value = progress.scanned;
+    const scanned = isTail ? `${plural(progress.found, "message")} so far` : `${plural(progress.found, "message")}, ${count(progress.scanned)} of ${count(progress.total)} scanned`;
+    const ends = /** @type {Record<string, string>} */ ({ limit: " · there may be more", stopped: " · stopped" });
+    fill(this.told, scanned + (ends[progress.reason ?? ""] ?? ""));
+  }
+
+  /** @param {Message[]} more */
+  add(more) {
+    this.#messages = [...this.#messages, ...more].slice(-KEPT_MESSAGES);
+    this.draw();
+  }
+
+  draw() {
+    const columns = this.columns;
+    this.table.columns = columnsOf(this.topic, columns);
+    const isOldFirst = ["oldest", "offset", "timestamp"].includes(this.given("start"));
+    this.table.descending = this.#messages.length === 0 ? !isOldFirst : this.table.descending;
+    this.table.rows = this.#messages;
+  }
+
+  download() {
+    const lines = this.#messages.map((one) => JSON.stringify({ topic: this.topic, ...one }));
+    download(`${this.topic}.jsonl`, lines.join("\n") + "\n", "application/x-ndjson");
+  }
+}
+
+/** @param {MessagesPage} page */
+function messageTable(page) {
+  return dataTable(
+    /** @type {Partial<import("../elements/data-table.js").DataTable<Message>>} */ ({
+      caption: "Messages",
+      noun: "message",
+      filterable: false,
+      descending: true,
+      rowKey: (one) => `${one.partition} ${one.offset}`,
+      columns: columnsOf(page.topic, []),
+      empty: () => emptyState("No messages to show", "Change where to start or the filter, or publish a message."),
+    }),
+  );
+}
+
+/** @param {string} topic @param {string[]} fields @returns {import("../elements/data-table.js").Column<Message>[]} */
+function columnsOf(topic, fields) {
+  return [
+    { title: "Time", value: (one) => one.timestamp_ms, cell: (one) => time(one.timestamp_ms), class: "time" },
+    { title: "Partition", value: (one) => one.partition, numeric: true },
+    { title: "Offset", value: (one) => one.offset, numeric: true, cell: (one) => h("button", { type: "button", class: "link", "aria-label": `Open the message at offset ${one.offset} of partition ${one.partition}`, onclick: () => openMessage(topic, one) }, count(one.offset)) },
+    { title: "Key", value: (one) => one.key, cell: (one) => (one.key === null ? "–" : shortened(one.key)), class: "short" },
+    ...fields.map((field) => ({ title: field, value: (/** @type {Message} */ one) => fieldOf(parsedJson(one.value), field), class: "short" })),
+    { title: "Value", value: (one) => one.value, cell: (one) => (one.value === null ? h("i", {}, "no value") : h("code", {}, shortened(one.value))), class: "value", unsorted: true },
+  ];
+}
+
+/**
+ * @param {URLSearchParams} query
+ * @param {number} partitions
+ * @returns {Record<string, {row: HTMLElement, input: HTMLInputElement | HTMLSelectElement}>}
+ */
+function makeInputs(query, partitions) {
+  const all = /** @type {[string, string][]} */ ([["", "All"], ...Array.from({ length: Math.min(partitions, 1000) }, (_, at) => [String(at), String(at)])]);
+  return {
+    start: select("Start", "start", STARTS, query),
+    offset: input("Offset", "offset", query, { type: "number", min: 0, value: 0 }),
+    at: input("Time", "at", query, { type: "datetime-local", step: 1 }),
+    partition: select("Partition", "partition", all, query),
+    limit: input("At most", "limit", query, { type: "number", min: 1, max: 500, value: 100 }),
+    columns: input("Columns from JSON", "columns", query, { placeholder: "id, customer.city" }),
+    key: input("Key contains", "key", query),
+    value: input("Value contains", "value", query),
+    header: input("Header", "header", query, { placeholder: "its name" }),
+    header_value: input("Header contains", "header_value", query),
+    field: input("JSON field", "field", query, { placeholder: "customer.city" }),
+    field_value: input("Field is", "field_value", query),
+  };
+}
+
+/** @param {string} label @param {string} name @param {URLSearchParams} query @param {Record<string, string | number>} [attributes] */
+function input(label, name, query, attributes = {}) {
+  const id = uniqueId("browse");
+  const { value = "", ...others } = attributes;
+  const made = h("input", { id, name, autocomplete: "off", spellcheck: "false", ...others });
+  made.value = query.get(name) ?? String(value);
+  return { row: h("div", { class: "field" }, h("label", { for: id }, label), made), input: made };
+}
+
+/** @param {string} label @param {string} name @param {[string, string][]} options @param {URLSearchParams} query */
+function select(label, name, options, query) {
+  const id = uniqueId("browse");
+  const made = h("select", { id, name }, ...options.map(([value, title]) => h("option", { value }, title)));
+  made.value = query.get(name) ?? options[0][0];
+  if (made.selectedIndex < 0) made.selectedIndex = 0;
+  return { row: h("div", { class: "field" }, h("label", { for: id }, label), made), input: made };
+}

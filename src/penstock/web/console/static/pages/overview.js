@@ -1,0 +1,118 @@
+/** The cluster at a glance: what flows, what waits, what is wrong. */
+
+import { dataTable } from "../elements/data-table.js";
+import { linePlot } from "../elements/line-plot.js";
+import { badge, pageHead, section, tile } from "../elements/parts.js";
+import { get } from "../lib/api.js";
+import { h, show as fill } from "../lib/dom.js";
+import { bytes, compact, count, plural, rate } from "../lib/format.js";
+import { live } from "../lib/live.js";
+
+/**
+ * @typedef {{time_ms: number, bytes_in_rate: number, bytes_out_rate: number, message_rate: number, request_rate: number,
+ *   connections: number, lag: number, ready: number, leased: number, delayed: number}} Sample
+ */
+
+const SUMMARY_MS = 10_000;
+const SPAN_MS = 15 * 60 * 1000;
+
+/** @param {import("../main.js").View} view */
+export async function show(view) {
+  const head = h("div");
+  const tiles = h("div", { class: "tiles" });
+  const alarms = h("div");
+  const plots = makePlots();
+  const nodes = nodeTable();
+  view.root.append(head, alarms, tiles, h("div", { class: "plots" }, ...plots.map(({ plot }) => plot)), section("Nodes", nodes));
+  /** @type {Sample[]} */
+  let samples = [];
+  let summary = /** @type {any} */ (null);
+  const draw = () => {
+    const last = samples.at(-1);
+    fill(tiles, ...tilesOf(summary, last));
+    plots.forEach(({ plot, series }) => plot.setData(samples.map((one) => one.time_ms), series.map(([name, value]) => ({ name, values: samples.map(value) }))));
+  };
+  await live(view, SUMMARY_MS, async () => {
+    summary = await get("cluster/summary", { signal: view.signal });
+    fill(head, pageHead("Overview", { note: `Cluster ${summary.cluster_id} · ${summary.alone ? "one node" : plural(summary.nodes.length, "node")} · seen from node ${summary.node_id} · version ${view.me.version}` }));
+    fill(alarms, alarmsOf(summary));
+    nodes.rows = summary.nodes;
+    draw();
+  });
+  const { interval_ms: intervalMs } = await get("cluster/samples", { query: { since_ms: Date.now() }, signal: view.signal });
+  plots.forEach(({ plot }) => (plot.intervalMs = intervalMs));
+  await live(view, intervalMs, async () => {
+    const since = samples.at(-1)?.time_ms ?? 0;
+    const { samples: more } = await get("cluster/samples", { query: { since_ms: since }, signal: view.signal });
+    const fresh = more.filter((/** @type {Sample} */ one) => one.time_ms > since);
+    samples = [...samples, ...fresh].filter((one) => one.time_ms > Date.now() - SPAN_MS - intervalMs);
+    draw();
+  });
+}
+
+/** @param {any} summary @param {Sample | undefined} last */
+function tilesOf(summary, last) {
+  const alive = summary.nodes.filter((/** @type {any} */ node) => node.state === "alive").length;
+  return [
+    tile("Messages in", last ? `${rate(last.message_rate)}/s` : "–", last ? `${plural(last.connections, "connection")}` : "the first figures come in seconds"),
+    tile("Bytes in", last ? `${bytes(last.bytes_in_rate)}/s` : "–", last ? `${bytes(last.bytes_out_rate)}/s out` : null),
+    tile("Lag of groups", last ? count(last.lag) : "–", "messages that are not committed"),
+    tile("In queues", last ? count(last.ready + last.leased + last.delayed) : "–", last ? `${count(last.ready)} ready, ${count(last.leased)} leased` : null),
+    tile("Topics", count(summary.topics), `${plural(summary.partitions, "partition")} with the broker's own`),
+    tile("Nodes", `${count(alive)} of ${count(summary.nodes.length)}`, summary.controller === null ? "no controller" : `node ${summary.controller} is the controller`),
+  ];
+}
+
+/** @param {any} summary */
+function alarmsOf(summary) {
+  if (!summary.troubles.length && !summary.notes.length) return h("p", { class: "all-well" }, badge("healthy", "good"), " Nothing needs attention.");
+  return h(
+    "div",
+    { class: "alarms", role: "alert" },
+    h("h2", {}, summary.troubles.length ? plural(summary.troubles.length, "alarm") : "To know"),
+    h(
+      "ul",
+      {},
+      ...summary.troubles.map((/** @type {string} */ text) => h("li", {}, badge("alarm", "bad"), ` ${text}`)),
+      ...summary.notes.map((/** @type {string} */ text) => h("li", {}, badge("note", "warn"), ` ${text}`)),
+    ),
+  );
+}
+
+/** @returns {{plot: import("../elements/line-plot.js").LinePlot, series: [string, (one: Sample) => number][]}[]} */
+function makePlots() {
+  return [
+    { plot: linePlot("Messages per second"), series: [["in", (one) => one.message_rate]] },
+    { plot: linePlot("Bytes per second", bytes), series: [["in", (one) => one.bytes_in_rate], ["out", (one) => one.bytes_out_rate]] },
+    { plot: linePlot("Lag of consumer groups"), series: [["messages", (one) => one.lag]] },
+    { plot: linePlot("Messages in queues", compact), series: [["ready", (one) => one.ready], ["leased", (one) => one.leased], ["delayed", (one) => one.delayed]] },
+  ];
+}
+
+function nodeTable() {
+  return dataTable({
+    caption: "Nodes",
+    noun: "node",
+    filterable: false,
+    rowKey: (node) => String(node.node_id),
+    columns: [
+      { title: "Node", value: (node) => node.node_id },
+      { title: "State", value: (node) => node.state, cell: (node) => stateOf(node) },
+      { title: "Role", value: (node) => (node.controller ? "controller" : ""), cell: (node) => (node.controller ? "controller" : "–") },
+      { title: "Leads", value: (node) => node.leads, cell: (node) => count(node.leads), numeric: true },
+      { title: "Replicas", value: (node) => node.hosts, cell: (node) => count(node.hosts), numeric: true },
+      { title: "Rack", value: (node) => node.rack },
+      { title: "Kafka", value: (node) => node.kafka },
+      { title: "HTTP", value: (node) => node.http },
+      { title: "Version", value: (node) => node.version },
+    ],
+  });
+}
+
+/** @param {any} node */
+function stateOf(node) {
+  const words = [badge(node.state, node.state === "alive" ? "good" : "bad")];
+  if (node.fenced) words.push(badge("fenced", "bad"));
+  if (node.decommissioning) words.push(badge("leaving", "warn"));
+  return words;
+}

@@ -1,0 +1,99 @@
+"""The cluster at a glance: the summary, the samples of nodes as those of the cluster, and the caller."""
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from penstock import Broker
+from penstock.node.calls.messages.status import Sample
+from penstock.node.status import samples
+from penstock.web.api import overview
+from penstock.web.api.overview import add_up
+
+PATIENCE_SECONDS = 60
+
+
+def sample(at_ms: int, messages: int, lag: int = 0) -> Sample:
+    return Sample(
+        time_ms=at_ms,
+        bytes_in=messages * 100,
+        bytes_out=0,
+        messages=messages,
+        requests=0,
+        connections=1,
+        lag=lag,
+        ready=0,
+        leased=0,
+        delayed=0,
+    )
+
+
+def test_rates_and_figures_of_nodes_are_added_up() -> None:
+    one = [sample(5_000, 0), sample(10_000, 50, lag=7), sample(15_000, 150)]
+    other = [sample(5_000, 1_000), sample(10_000, 1_100, lag=1)]
+    rows = [
+        (row.time_ms, row.nodes, row.message_rate, row.bytes_in_rate, row.lag) for row in add_up([one, other])
+    ]
+    assert rows == [(10_000, 2, 30.0, 3_000.0, 8), (15_000, 1, 20.0, 2_000.0, 0)]
+
+
+def test_a_node_that_leads_fewer_partitions_than_before_has_no_negative_rate() -> None:
+    [row] = add_up([[sample(5_000, 1_000), sample(10_000, 10)]])
+    assert row.message_rate == 0.0
+
+
+def test_a_sample_shows_the_lag_of_the_group_that_was_asked_for_only() -> None:
+    full = Sample(**{**dict.fromkeys(Sample.__struct_fields__, 0), "lags": {"a": 1, "b": 2}})
+    assert full.only(None).lags == {}
+    assert full.only("b").lags == {"b": 2}
+    assert full.only("c").lags == {}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (samples, overview):
+        monkeypatch.setattr(module, "SAMPLE_MS", 200)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_ring_keeps_the_last_samples_and_the_groups_that_are_farthest_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(samples, "RING_SAMPLES", 4)
+    monkeypatch.setattr(samples, "MAX_GROUPS", 1)
+    with Broker() as broker, httpx.Client(base_url=broker.http_url, timeout=PATIENCE_SECONDS) as http:
+        http.post("/v1/topics", json={"name": "orders"}).raise_for_status()
+        http.post("/v1/topics/orders/records", json={"records": [{"value": 1}] * 9}).raise_for_status()
+        for group, offset in (("far", 2), ("near", 8)):
+            body = {"topic": "orders", "to": offset}
+            http.post(f"/v1/groups/{group}/offsets", json=body).raise_for_status()
+        far = until(lambda: http.get("/v1/groups/far/samples").json()["samples"])
+        assert {row["lag"] for row in far} == {7}
+        assert http.get("/v1/groups/near/samples").json()["samples"] == []
+        until(lambda: len(http.get("/v1/cluster/samples").json()["samples"]) == 3)
+        assert http.get("/v1/cluster/samples").json()["samples"][-1]["lag"] == 8
+
+
+def until(look: Callable[[], object]):
+    """The first answer that is not empty."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def test_the_summary_counts_topics_and_names_nodes(http: httpx.Client, unique: Callable[[str], str]) -> None:
+    before = http.get("/v1/cluster/summary").json()
+    http.post("/v1/topics", json={"name": unique("counted"), "partitions": 3}).raise_for_status()
+    after = http.get("/v1/cluster/summary").json()
+    assert after["topics"] >= before["topics"] + 1
+    assert [node["state"] for node in after["nodes"]] == ["alive"]
+    assert after["troubles"] == []
+
+
+def test_the_caller_of_a_broker_without_login(http: httpx.Client) -> None:
+    me = http.get("/v1/me").json()
+    assert (me["login_required"], me["user"], me["token_id"]) == (False, None, None)

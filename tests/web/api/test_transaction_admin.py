@@ -1,0 +1,122 @@
+"""Transactions over HTTP, for operators: which are open, and aborting one. Real producers have opened them."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from penstock import Broker
+from tests.web.api.secured import PASSWORDS, caller, code
+
+Unique = Callable[[str], str]
+SECONDS = 60
+
+
+def begin(broker: Broker, name: str, topic: str) -> Producer:
+    """A producer whose transaction has one record."""
+    producer = Producer({**broker.client_settings(), "transactional.id": name})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, b"value")
+    producer.flush(SECONDS)
+    return producer
+
+
+def open_ids(http: httpx.Client) -> list[str]:
+    rows = http.get("/v1/transactions").raise_for_status().json()["transactions"]
+    return [row["transactional_id"] for row in rows]
+
+
+def until_gone(http: httpx.Client, name: str) -> None:
+    """A commit is answered before its markers are written."""
+    end = time.monotonic() + SECONDS
+    while name in open_ids(http):
+        assert time.monotonic() < end, f"{name} is still open"
+        time.sleep(0.02)
+
+
+def test_an_open_transaction_is_listed_until_it_is_committed(
+    broker: Broker, http: httpx.Client, unique: Unique
+) -> None:
+    name, topic = unique("billing"), unique("orders")
+    producer = begin(broker, name, topic)
+    shown = http.get(f"/v1/transactions/{name}").json()
+    assert (shown["state"], shown["topics"]) == ("Ongoing", [{"topic": topic, "partitions": [0]}])
+    assert shown["start_ms"] > 0
+    assert shown["open_ms"] >= 0
+    assert name in open_ids(http)
+    producer.commit_transaction(SECONDS)
+    until_gone(http, name)
+    every = http.get("/v1/transactions", params={"state": "any"}).json()["transactions"]
+    assert [row["start_ms"] for row in every if row["transactional_id"] == name] == [None]
+
+
+def test_an_aborted_transaction_is_gone_and_its_producer_is_fenced(
+    broker: Broker, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("billing")
+    producer = begin(broker, name, unique("orders"))
+    start_ms = http.get(f"/v1/transactions/{name}").json()["start_ms"]
+    other = http.post(f"/v1/transactions/{name}/abort", json={"start_ms": start_ms - 1})
+    assert code(other) == (409, "another_transaction")
+    http.post(f"/v1/transactions/{name}/abort", json={"start_ms": start_ms}).raise_for_status()
+    assert name not in open_ids(http)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(SECONDS)
+    assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (409, "not_open")
+
+
+def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:
+    for answer in (
+        http.get(f"/v1/transactions/{unique('none')}"),
+        http.post(f"/v1/transactions/{unique('none')}/abort", json={}),
+    ):
+        assert code(answer) == (404, "transactional_id_not_found")
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Broker]:
+    with Broker(users=PASSWORDS) as broker:
+        yield broker
+
+
+def test_what_a_caller_may_do_is_told(secured: Broker) -> None:
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        grant = {"role": "reader", "principal": "User:alice", "name": "orders.", "pattern_type": "prefixed"}
+        admin.post("/v1/grants", json=grant).raise_for_status()
+        every = admin.get("/v1/me/operations", params={"resource_type": "cluster"}).json()["operations"]
+        assert {"alter", "describe"} <= set(every)
+    with caller(secured, "alice", PASSWORDS["alice"]) as alice:
+        for name, expected in (("orders.new", ["read", "describe", "describe_configs"]), ("other", [])):
+            params = {"resource_type": "topic", "name": name}
+            assert alice.get("/v1/me/operations", params=params).json()["operations"] == expected
+        cluster = alice.get("/v1/me/operations", params={"resource_type": "cluster"}).json()
+        assert cluster == {"resource_type": "cluster", "name": "kafka-cluster", "operations": []}
+
+
+def test_all_rules_of_a_principal_are_shown_with_the_roles_that_made_them(secured: Broker) -> None:
+    rules = [
+        {"principal": principal, "operation": "write", "resource_type": "topic", "name": "news"}
+        for principal in ("User:bob", "User:*")
+    ]
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/acls", json={"acls": rules}).raise_for_status()
+        admin.post("/v1/grants", json={"role": "reader", "principal": "User:bob"}).raise_for_status()
+        shown = admin.get("/v1/acls/effective", params={"principal": "User:bob"}).json()
+        assert shown["super_user"] is False
+        assert {(row["rule"]["principal"], row["source"]) for row in shown["rules"]} == {
+            ("User:bob", None),
+            ("User:*", None),
+            ("User:bob", "role reader"),
+        }
+        own = admin.get("/v1/acls/effective", params={"principal": "User:admin"}).json()
+        assert own["super_user"] is True
+        assert admin.get("/v1/acls/effective", params={"principal": "bob"}).status_code == 400
+
+
+def test_without_login_everybody_may_do_everything(http: httpx.Client) -> None:
+    told = http.get("/v1/me/operations", params={"resource_type": "topic"}).json()
+    assert {"read", "write", "delete"} <= set(told["operations"])
+    assert code(http.get("/v1/acls/effective", params={"principal": "User:a"})) == (409, "security_disabled")

@@ -1,0 +1,105 @@
+"""Logging in on the page: who may see what, what a browser keeps of it, and what a reader may not change."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from penstock import Broker
+from penstock.node.access import logins
+from tests.web.api.secured import PASSWORDS, caller
+from tests.web.console.conftest import OpenPage, TakePicture
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Broker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logins, "FIRST_DELAY_SECONDS", 0.0)
+        with Broker(users=PASSWORDS) as broker, caller(broker, "admin", PASSWORDS["admin"]) as admin:
+            for name in ("news", "secrets"):
+                admin.post("/v1/topics", json={"name": name}).raise_for_status()
+            admin.post("/v1/grants", json={"role": "reader", "principal": "User:alice"}).raise_for_status()
+            yield broker
+
+
+def log_in(page: Page, user: str, password: str | None = None) -> None:
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(PASSWORDS[user] if password is None else password)
+    page.get_by_role("button", name="Log in", exact=True).click()
+
+
+def stored(page: Page) -> dict[str, str]:
+    return json.loads(page.evaluate("sessionStorage.getItem('penstock.session')"))
+
+
+def test_a_user_logs_in_and_the_page_that_was_asked_for_appears(
+    secured: Broker, open_page: OpenPage, take_picture: TakePicture
+) -> None:
+    page = open_page("topics/secrets", at=secured)
+    expect(page.get_by_role("heading", name="Log in to Penstock")).to_be_visible()
+    take_picture(page, "login")
+    log_in(page, "admin")
+    expect(page.get_by_role("heading", name="secrets")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="secrets")).to_be_visible()
+
+
+def test_the_browser_keeps_a_token_and_not_the_password(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page("topics", at=secured)
+    log_in(page, "admin")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    assert stored(page)["authorization"].startswith("Bearer pst_")
+    assert PASSWORDS["admin"] not in json.dumps(page.evaluate("({...sessionStorage, ...localStorage})"))
+    assert page.context.cookies() == []
+
+
+def test_a_wrong_password_is_told(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page(at=secured)
+    log_in(page, "admin", "wrong")
+    expect(page.get_by_role("alert")).to_contain_text("You are not logged in")
+
+
+def test_logging_out_revokes_the_token(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page("topics", at=secured)
+    log_in(page, "admin")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    authorization = stored(page)["authorization"]
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in to Penstock")).to_be_visible()
+    answer = httpx.get(f"{secured.http_url}/v1/me", headers={"authorization": authorization})
+    assert answer.status_code == 401
+
+
+def test_a_reader_sees_all_and_changes_nothing(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page("topics/news", at=secured)
+    log_in(page, "alice")
+    expect(page.get_by_role("cell", name="node 1").first).to_be_visible()
+    for action in ("Delete", "Add partitions"):
+        expect(page.get_by_role("button", name=action)).to_have_count(0)
+    page.get_by_role("link", name="Messages").click()
+    expect(page.get_by_role("button", name="Show", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Publish")).to_have_count(0)
+    with caller(secured, "alice", PASSWORDS["alice"]) as alice:
+        assert alice.delete("/v1/topics/news").status_code == 403
+
+
+def test_a_refusal_of_the_api_is_told(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page("topics", at=secured)
+    log_in(page, "alice")
+    page.get_by_role("button", name="Create a topic").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("forbidden")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("You may not do this")
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        assert admin.get("/v1/topics/forbidden").status_code == 404
+
+
+def test_a_user_without_rights_sees_no_topic(secured: Broker, open_page: OpenPage) -> None:
+    page = open_page("topics", at=secured)
+    log_in(page, "bob")
+    expect(page.get_by_text("There are no topics yet")).to_be_visible()
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("alert")).to_contain_text("You may not do this")

@@ -1,0 +1,194 @@
+"""Messages in the browser: found, filtered, tailed, opened, shared, downloaded and published; and messages that are
+scripts, which do nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer
+from playwright.sync_api import Page, expect
+
+from penstock import Broker
+from tests.web.console.conftest import OpenPage, TakePicture
+
+Unique = Callable[[str], str]
+SECONDS = 60
+ATTACK = '<img src=x onerror="window.attacked=1"><script>window.attacked=1</script>'
+
+
+@pytest.fixture
+def orders(broker: Broker, unique: Unique) -> str:
+    """Two partitions with 300 orders."""
+    name = unique("orders")
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": name, "partitions": 2}).raise_for_status()
+    producer = Producer(broker.client_settings())
+    for number in range(300):
+        order = {"id": number, "customer": {"city": "Ulm" if number % 3 else "Graz"}, "total": number / 4}
+        headers = {"source": "shop" if number % 2 else "phone"}
+        producer.produce(
+            name, json.dumps(order), f"customer-{number % 10}", partition=number % 2, headers=headers
+        )
+    producer.flush()
+    return name
+
+
+def consumed(broker: Broker, topic: str, count: int) -> list:
+    consumer = Consumer(
+        {**broker.client_settings(), "group.id": f"check-{topic}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list = []
+    while len(found) < count:
+        found += [one for one in consumer.consume(count, 1) if one.error() is None]
+    consumer.close()
+    return found
+
+
+def rows(page: Page):
+    return page.locator("tbody tr")
+
+
+def ask(page: Page, **fields: str) -> None:
+    """Fills the form, and shows what it asks for."""
+    expect(page.locator("details.filters")).to_have_count(1)
+    if page.locator("details.filters:not([open])").count():
+        page.locator("details.filters summary").click()
+    for label, value in fields.items():
+        box = page.get_by_label(label.replace("_", " "), exact=True)
+        if label in ("Start", "Partition"):
+            box.select_option(label=value)
+        else:
+            box.fill(value)
+    page.get_by_role("button", name="Show", exact=True).click()
+
+
+def test_the_newest_messages_are_shown_and_one_is_opened(
+    orders: str, open_page: OpenPage, take_picture: TakePicture
+) -> None:
+    page = open_page(f"topics/{orders}/messages")
+    expect(rows(page)).to_have_count(50)
+    expect(page.get_by_text("100 messages, ")).to_be_visible()
+    page.get_by_label("Columns from JSON").fill("id, customer.city")
+    page.get_by_label("Columns from JSON").press("Enter")
+    expect(page.get_by_role("cell", name="Graz").first).to_be_visible()
+    take_picture(page, "messages")
+    page.get_by_role("button", name="Open the message at offset 149 of partition 1").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Value")).to_contain_text('"city": "Ulm"')
+    expect(dialog).to_contain_text("source")
+    take_picture(page, "message")
+    dialog.get_by_role("button", name="Hex").click()
+    expect(dialog.get_by_label("Value")).to_contain_text("7b 22 69 64")
+
+
+def test_filters_select_and_are_in_the_address(orders: str, open_page: OpenPage) -> None:
+    page = open_page(f"topics/{orders}/messages")
+    ask(page, JSON_field="customer.city", Field_is="Graz", Key_contains="customer-3", At_most="500")
+    expect(page.get_by_text("10 messages, 300 of 300 scanned")).to_be_visible()
+    again = open_page(page.url.partition("/console/")[2])
+    expect(again.get_by_text("10 messages, 300 of 300 scanned")).to_be_visible()
+    ask(again, Header="source", Header_contains="phone")
+    expect(again.get_by_text("0 messages, 300 of 300 scanned")).to_be_visible()
+    expect(again.get_by_text("No messages to show")).to_be_visible()
+
+
+def test_from_an_offset_of_a_partition(orders: str, open_page: OpenPage) -> None:
+    page = open_page(f"topics/{orders}/messages")
+    ask(page, Start="From an offset", Partition="1")
+    page.get_by_label("Offset", exact=True).fill("147")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(rows(page)).to_have_count(3)
+    expect(rows(page).first).to_contain_text("147")
+
+
+def test_a_link_opens_its_message(orders: str, open_page: OpenPage) -> None:
+    page = open_page(f"topics/{orders}/messages?start=offset&offset=5&partition=0&limit=1&show=message")
+    expect(page.get_by_role("dialog").get_by_label("Value")).to_contain_text('"id": 10')
+
+
+def test_a_tail_shows_new_messages_and_pauses(broker: Broker, orders: str, open_page: OpenPage) -> None:
+    page = open_page(f"topics/{orders}/messages?start=tail")
+    expect(page.get_by_text("0 messages so far")).to_be_visible()
+    producer = Producer(broker.client_settings())
+    producer.produce(orders, b"hot off the press")
+    producer.flush()
+    expect(page.get_by_text("hot off the press")).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    for number in range(600):  # more than the credit that the page has given
+        producer.produce(orders, f"while paused {number}".encode())
+    producer.flush()
+    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    assert page.locator("data-table").evaluate("table => table.rows.length") <= 201
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_text("601 messages so far")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).not_to_be_visible()
+
+
+def test_messages_are_downloaded(orders: str, open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(f"topics/{orders}/messages?start=oldest&limit=20")
+    expect(rows(page)).to_have_count(20)
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download").click()
+    started.value.save_as(tmp_path / "messages.jsonl")
+    lines = (tmp_path / "messages.jsonl").read_text().splitlines()
+    assert len(lines) == 20
+    assert json.loads(lines[0])["topic"] == orders
+
+
+def test_a_message_is_published(
+    broker: Broker, unique: Unique, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
+) -> None:
+    name = unique("written")
+    http.post("/v1/topics", json={"name": name}).raise_for_status()
+    page = open_page(f"topics/{name}/messages")
+    page.get_by_role("button", name="Publish").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill('{"id": 12345678901234567890')
+    dialog.get_by_role("button", name="Publish").click()
+    expect(dialog).to_contain_text("This is not JSON.")
+    dialog.get_by_label("Value").fill('{"id": 12345678901234567890}')
+    dialog.get_by_label("Key").fill("customer-1")
+    dialog.get_by_label("Headers").fill("source: console\ntrace: a:b")
+    take_picture(page, "publish")
+    dialog.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Stored in partition 0 at offset 0.")).to_be_visible()
+    expect(page.get_by_role("cell", name='{"id": 12345678901234567890}')).to_be_visible()
+    [message] = consumed(broker, name, 1)
+    assert (message.key(), message.value()) == (b"customer-1", b'{"id": 12345678901234567890}')
+    assert message.headers() == [("source", b"console"), ("trace", b"a:b")]
+
+
+def test_one_message_for_each_line(
+    broker: Broker, unique: Unique, open_page: OpenPage, http: httpx.Client
+) -> None:
+    name = unique("lines")
+    http.post("/v1/topics", json={"name": name}).raise_for_status()
+    page = open_page(f"topics/{name}/messages")
+    page.get_by_role("button", name="Publish").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill("one\ntwo\n\nthree")
+    dialog.get_by_label("Format").select_option("text")
+    dialog.get_by_label("One message for each line").check()
+    dialog.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("3 messages were stored.")).to_be_visible()
+    assert [one.value() for one in consumed(broker, name, 3)] == [b"one", b"two", b"three"]
+
+
+def test_a_message_that_is_a_script_is_shown_and_does_nothing(
+    broker: Broker, unique: Unique, open_page: OpenPage
+) -> None:
+    name = unique("hostile")
+    producer = Producer(broker.client_settings())
+    producer.produce(name, json.dumps({ATTACK: ATTACK}), ATTACK, headers={ATTACK: ATTACK})
+    producer.flush()
+    page = open_page(f"topics/{name}/messages?columns={ATTACK.replace('=', '%3D')}")
+    page.get_by_role("button", name="Open the message at offset 0").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("cell", name=ATTACK).first).to_be_visible()
+    for format_name in ("Text", "Hex", "JSON"):
+        dialog.get_by_role("button", name=format_name).click()
+    assert page.evaluate("window.attacked") is None
+    assert page.locator("main img, main script, dialog img, dialog script").count() == 0

@@ -1,0 +1,61 @@
+"""The overview: figures and plots that come by themselves, alarms, and a node that goes away."""
+
+import re
+from collections.abc import Callable
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from playwright.sync_api import expect
+
+from penstock import Broker
+from penstock.node.status import samples
+from penstock.web.api import overview
+from tests.web.console.conftest import OpenPage, TakePicture
+
+PLOTTED = re.compile(r"Messages per second, last .* Now: in [0-9.]+")
+
+
+@pytest.fixture
+def quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two samples a second instead of one in five."""
+    for module in (samples, overview):
+        monkeypatch.setattr(module, "SAMPLE_MS", 500)
+
+
+@pytest.mark.usefixtures("quick_samples")
+def test_figures_and_plots_come_without_a_reload(
+    open_page: OpenPage, take_picture: TakePicture, unique: Callable[[str], str]
+) -> None:
+    with Broker() as broker:
+        producer = Producer(broker.client_settings())
+        topic = unique("clicks")
+        producer.produce(topic, b"first")
+        producer.flush()
+        page = open_page(at=broker)
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
+        expect(page.get_by_role("cell", name="alive")).to_be_visible()
+        expect(page.locator(".tile", has_text="Topics").locator(".value")).to_have_text("1")
+        expect(page.locator("line-plot svg").first).to_have_attribute("aria-label", PLOTTED)
+        take_picture(page, "overview")
+
+
+def test_a_node_that_is_gone_is_told_and_the_page_keeps_what_it_knew(open_page: OpenPage) -> None:
+    with Broker() as broker:
+        page = open_page("topics", at=broker)
+        httpx.post(f"{broker.http_url}/v1/topics", json={"name": "kept"}).raise_for_status()
+        expect(page.get_by_role("link", name="kept")).to_be_visible()
+        port = broker.http_url.rpartition(":")[2]
+        broker.close()
+        expect(page.locator(".banner")).to_contain_text("does not answer")
+        expect(page.get_by_role("link", name="kept")).to_be_visible()
+        with Broker(http=f"127.0.0.1:{port}"):
+            expect(page.locator(".banner")).not_to_be_visible()
+            expect(page.get_by_text("There are no topics yet")).to_be_visible()
+
+
+def test_an_unknown_address_says_so(open_page: OpenPage) -> None:
+    page = open_page("no/such/page")
+    page.get_by_role("link", name="Go to the overview").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()

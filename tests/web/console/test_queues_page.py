@@ -1,0 +1,139 @@
+"""Queues in the browser: their state in words, who holds what, and dead letters that are sent back."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer
+from playwright.sync_api import expect
+
+from penstock import Broker
+from tests.web.console.conftest import OpenPage, TakePicture
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def emails(http: httpx.Client, unique: Unique) -> str:
+    """A queue of five messages, of which three tries are made."""
+    name = unique("emails")
+    http.post("/v1/queues", json={"queue": name, "lease_ms": 60_000, "delivery_limit": 3}).raise_for_status()
+    records = [
+        {"value": {"to": f"user-{number}@example.org"}, "key": f"user-{number}"} for number in range(5)
+    ]
+    http.post(f"/v1/topics/{name}/records", json={"records": records}).raise_for_status()
+    return name
+
+
+def receive(http: httpx.Client, queue: str, most: int) -> list[dict[str, Any]]:
+    body = {"max": most, "wait_ms": 10_000}
+    jobs: list[dict[str, Any]] = []
+    while len(jobs) < most:
+        jobs += http.post(f"/v1/queues/{queue}/receive", json=body).raise_for_status().json()["jobs"]
+    return jobs
+
+
+def rejected(http: httpx.Client, queue: str) -> None:
+    """Has a worker reject the first message, and waits for its dead letter."""
+    [job] = receive(http, queue, 1)
+    http.post(f"/v1/queues/{queue}/settle", json={"reject": [job["receipt"]]}).raise_for_status()
+    while not http.get(f"/v1/queues/{queue}/dead-letters").json()["dead_letters"]:
+        time.sleep(0.1)
+
+
+def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {**broker.client_settings(), "group.id": f"check-{topic}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    while len(found) < count:
+        found += [one.value() for one in consumer.consume(count, 1) if one.error() is None]
+    consumer.close()
+    return found
+
+
+def test_a_queue_is_created(open_page: OpenPage, http: httpx.Client, unique: Unique) -> None:
+    name = unique("thumbnails")
+    page = open_page("queues")
+    page.get_by_role("button", name="Create a queue").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Lease").fill("30")
+    dialog.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    expect(page.get_by_text("It is empty: all messages are done.")).to_be_visible()
+    assert http.get(f"/v1/queues/{name}").json()["settings"]["lease_ms"] == 30_000
+
+
+def test_the_page_says_in_words_why_the_queue_does_not_move(
+    emails: str, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
+) -> None:
+    page = open_page("queues")
+    page.get_by_role("link", name=emails).first.click()
+    expect(page.get_by_text("5 messages are ready, and no consumer asks for them")).to_be_visible()
+    receive(http, emails, 2)
+    expect(page.get_by_text("2 messages are leased")).to_be_visible()
+    expect(page.locator(".tile", has_text="Ready").locator(".value")).to_have_text("3")
+    take_picture(page, "queue")
+    page.get_by_role("link", name="Messages").click()
+    expect(page.get_by_role("row").filter(has_text="leased")).to_have_count(2)
+    take_picture(page, "queue-messages")
+
+
+def test_scheduled_messages_are_on_a_time_line(
+    emails: str, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
+) -> None:
+    receive(http, emails, 5)
+    records = [{"value": number, "delay_ms": 600_000 + 60_000 * number**2} for number in range(10)]
+    http.post(f"/v1/topics/{emails}/records", json={"records": records}).raise_for_status()
+    http.post(f"/v1/queues/{emails}/receive", json={"wait_ms": 0}).raise_for_status()
+    page = open_page(f"queues/{emails}?part=scheduled")
+    expect(page.get_by_text("10 messages are not due yet.")).to_be_visible()
+    expect(page.locator(".time-line svg")).to_be_visible()
+    take_picture(page, "scheduled")
+
+
+def test_a_dead_letter_is_edited_and_sent_back(
+    broker: Broker, emails: str, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
+) -> None:
+    rejected(http, emails)
+    page = open_page(f"queues/{emails}?part=dead")
+    page.get_by_role("button", name="Look at").click()
+    expect(page.get_by_role("dialog").get_by_label("Value")).to_contain_text("user-")
+    page.keyboard.press("Escape")
+    take_picture(page, "dead-letters")
+    page.get_by_role("button", name="Edit and send back").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill('{"to": "corrected@example.org"}')
+    dialog.get_by_role("button", name="Send back").click()
+    expect(page.get_by_text("There are no dead letters")).to_be_visible()
+    assert json.loads(stored(broker, emails, 6)[-1]) == {"to": "corrected@example.org"}
+
+
+def test_all_dead_letters_are_sent_back(
+    broker: Broker, emails: str, open_page: OpenPage, http: httpx.Client
+) -> None:
+    rejected(http, emails)
+    page = open_page(f"queues/{emails}?part=dead")
+    page.get_by_role("button", name="Send all back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send all back").click()
+    expect(page.get_by_text("There are no dead letters")).to_be_visible()
+    assert len(stored(broker, emails, 6)) == 6
+
+
+def test_a_queue_is_purged_and_deleted(emails: str, open_page: OpenPage, http: httpx.Client) -> None:
+    page = open_page(f"queues/{emails}")
+    page.get_by_role("button", name="Purge").click()
+    page.get_by_role("dialog").get_by_label("Type").fill(emails)
+    page.get_by_role("dialog").get_by_role("button", name="Purge the queue").click()
+    expect(page.get_by_text("It is empty: all messages are done.")).to_be_visible()
+    assert http.get(f"/v1/queues/{emails}").json()["partitions"][0]["undone"] == 0
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_label("Type").fill(emails)
+    page.get_by_role("dialog").get_by_role("button", name="Delete the queue").click()
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    assert http.get(f"/v1/queues/{emails}").status_code == 404

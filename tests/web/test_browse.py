@@ -1,0 +1,273 @@
+"""Messages over /v1/browse: where a scan starts, what a filter selects, credit, progress, and its ends."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from penstock import Broker
+from penstock.web import browse, browse_frames
+from tests.web.api.secured import PASSWORDS, caller
+
+Unique = Callable[[str], str]
+PATIENCE_SECONDS = 60
+
+
+class Scan:
+    """One scan, and all that it was told."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self.messages: list[dict[str, Any]] = []
+        self.progress: dict[str, Any] = {}
+
+    def send(self, **frame: Any) -> None:
+        self._socket.send(json.dumps(frame))
+
+    def next(self) -> dict[str, Any]:
+        frame = json.loads(self._socket.recv(PATIENCE_SECONDS))
+        if frame["type"] == "messages":
+            self.messages += frame["messages"]
+        elif frame["type"] in ("progress", "end"):
+            self.progress = frame
+        return frame
+
+    def until(self, kind: str) -> dict[str, Any]:
+        while (frame := self.next())["type"] != kind:
+            pass
+        return frame
+
+    def has(self, count: int) -> list[Any]:
+        while len(self.messages) < count:
+            self.next()
+        return self.values
+
+    @property
+    def values(self) -> list[Any]:
+        return [one["value"] for one in self.messages]
+
+
+@contextmanager
+def scan(url: str, topic: str, protocols: list[Any] | None = None, **request: Any) -> Iterator[Scan]:
+    with connect(url.replace("http", "ws", 1) + "/v1/browse", subprotocols=protocols) as socket:
+        one = Scan(socket)
+        one.send(type="browse", topic=topic, **request)
+        yield one
+
+
+def found(broker: Broker, topic: str, **request: Any) -> list[Any]:
+    """The values of a scan that ended by itself."""
+    with scan(broker.http_url, topic, **request) as one:
+        one.until("end")
+        return one.values
+
+
+def refused(broker: Broker, topic: str, **request: Any) -> tuple[str, str]:
+    with scan(broker.http_url, topic, **request) as one:
+        error = one.until("error")
+        return error["code"], error["message"]
+
+
+@pytest.fixture(scope="module")
+def orders(broker: Broker) -> str:
+    """Three partitions with 400 messages each; the value is {"n": 0}, {"n": 1}, ... as they were written."""
+    httpx.post(
+        f"{broker.http_url}/v1/topics", json={"name": "browsed-orders", "partitions": 3}
+    ).raise_for_status()
+    producer = Producer({**broker.client_settings(), "linger.ms": 5})
+    for number in range(1_200):
+        value = {"n": number, "customer": {"city": f"city-{number % 4}", "tags": ["a", number]}}
+        producer.produce(
+            "browsed-orders",
+            json.dumps(value),
+            f"key-{number % 7}",
+            partition=number % 3,
+            timestamp=1_700_000_000_000 + number,
+            headers={"source": "shop" if number % 2 else "web"},
+        )
+    producer.flush()
+    return "browsed-orders"
+
+
+def numbers(values: list[str]) -> list[int]:
+    return [json.loads(value)["n"] for value in values]
+
+
+# --- where it starts
+
+
+def test_the_newest_messages_of_all_partitions_come_first(broker: Broker, orders: str) -> None:
+    assert numbers(found(broker, orders, limit=10)) == list(range(1_199, 1_189, -1))
+
+
+def test_the_oldest_messages(broker: Broker, orders: str) -> None:
+    assert numbers(found(broker, orders, start="oldest", partitions=[1], limit=3)) == [1, 4, 7]
+
+
+def test_from_an_offset_on(broker: Broker, orders: str) -> None:
+    assert numbers(found(broker, orders, start="offset", offset=398, partitions=[2])) == [1_196, 1_199]
+
+
+def test_from_a_time_on(broker: Broker, orders: str) -> None:
+    at = 1_700_000_000_000 + 1_190
+    assert sorted(numbers(found(broker, orders, start="timestamp", timestamp_ms=at))) == list(
+        range(1_190, 1_200)
+    )
+
+
+def test_a_tail_shows_what_comes_from_now_on(broker: Broker, unique: Unique) -> None:
+    topic = unique("tailed")
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": topic, "partitions": 2}).raise_for_status()
+    producer = Producer(broker.client_settings())
+    producer.produce(topic, b"before")
+    producer.flush()
+    with scan(broker.http_url, topic, start="tail", credit=2) as one:
+        one.until("progress")
+        for number in range(4):
+            httpx.post(
+                f"{broker.http_url}/v1/topics/{topic}/records",
+                json={"encoding": "text", "records": [{"value": f"after {number}", "partition": number % 2}]},
+            ).raise_for_status()
+        one.has(1)
+        one.send(type="more", credit=100)
+        assert sorted(one.has(4)) == [f"after {number}" for number in range(4)]
+        one.send(type="stop")
+        assert one.until("end")["reason"] == "stopped"
+
+
+# --- filters
+
+
+@pytest.mark.parametrize(
+    ("selects", "expected"),
+    [
+        ({"key": "key-3"}, lambda n: n % 7 == 3),
+        ({"value": '"n": 77,'}, lambda n: n == 77),
+        ({"header": "source", "header_value": "web"}, lambda n: n % 2 == 0),
+        ({"field": "customer.city", "field_value": "city-2"}, lambda n: n % 4 == 2),
+        ({"field": "customer.tags.1", "field_value": "600"}, lambda n: n == 600),
+        ({"field": "customer.tags.5"}, lambda n: False),
+        ({"key": "key-3", "header": "source", "header_value": "web"}, lambda n: n % 14 == 10),
+    ],
+    ids=["key", "value", "header", "field", "list", "no-such-field", "both"],
+)
+def test_a_filter_selects(
+    broker: Broker, orders: str, selects: dict[str, str], expected: Callable[[int], bool]
+) -> None:
+    wanted = [number for number in range(1_200) if expected(number)]
+    values = found(broker, orders, filter=selects, limit=browse_frames.MAX_LIMIT)
+    assert sorted(numbers(values)) == wanted[-browse_frames.MAX_LIMIT :]
+
+
+def test_a_filter_that_lacks_a_part_is_refused(broker: Broker, orders: str) -> None:
+    assert refused(broker, orders, filter={"field_value": "1"})[0] == "invalid_field"
+    assert refused(broker, orders, filter={"header_value": "1"})[0] == "invalid_field"
+    deep = ".".join(["a"] * (browse_frames.MAX_PATH_PARTS + 1))
+    assert "at most 20" in refused(broker, orders, filter={"field": deep})[1]
+
+
+def test_values_that_are_not_json_have_no_fields(broker: Broker, unique: Unique) -> None:
+    topic = unique("mixed")
+    producer = Producer(broker.client_settings())
+    for value in (b"\xff\xfe", b"text", b'{"id": 1}', None, b"[[[["):
+        producer.produce(topic, value)
+    producer.flush()
+    assert found(broker, topic, filter={"field": "id"}) == ['{"id": 1}']
+    assert len(found(broker, topic)) == 5
+
+
+# --- progress, credit, ends
+
+
+def test_the_end_tells_how_much_was_scanned(broker: Broker, orders: str) -> None:
+    with scan(broker.http_url, orders, filter={"value": "nowhere"}) as one:
+        end = one.until("end")
+    assert (end["reason"], end["scanned"], end["total"], end["found"]) == ("complete", 1_200, 1_200, 0)
+
+
+def test_no_more_messages_come_than_the_client_takes(broker: Broker, orders: str) -> None:
+    with scan(broker.http_url, orders, start="oldest", limit=100, credit=10) as one:
+        assert len(one.has(10)) == 10
+        one.send(type="more", credit=5)
+        assert len(one.has(15)) == 15
+        one.send(type="more", credit=1_000)
+        assert one.until("end")["reason"] == "limit"
+        assert len(one.messages) == 100
+
+
+def test_a_scan_without_credit_is_stopped(broker: Broker, orders: str) -> None:
+    with scan(broker.http_url, orders, start="oldest", limit=500, credit=1) as one:
+        one.has(1)
+        one.send(type="stop")
+        end = one.until("end")
+        with pytest.raises(ConnectionClosed) as closed:
+            one.next()
+    assert (end["reason"], end["found"]) == ("stopped", 1)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1000
+
+
+def test_a_long_value_is_cut_between_two_characters(broker: Broker, unique: Unique) -> None:
+    topic = unique("long")
+    text = "x" + "é" * browse_frames.SHOWN_BYTES_MAX
+    producer = Producer(broker.client_settings())
+    producer.produce(topic, text.encode())
+    producer.flush()
+    with scan(broker.http_url, topic) as one:
+        one.until("end")
+        [message] = one.messages
+    assert message["truncated"] is True
+    assert message["value_bytes"] == len(text.encode())
+    assert message["value_encoding"] == "text"
+    assert text.startswith(message["value"])
+
+
+def test_scans_have_a_limit(broker: Broker, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "MAX_SCANS", 1)
+    with scan(broker.http_url, orders, start="oldest", credit=1) as one:
+        one.has(1)
+        with pytest.raises(InvalidStatus) as refusal, scan(broker.http_url, orders):
+            pass
+    assert refusal.value.response.status_code == 503
+    assert b"too_many_scans" in (refusal.value.response.body or b"")
+
+
+def test_a_tail_of_too_many_partitions_is_refused(
+    broker: Broker, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "TAILED_MAX", 2)
+    assert refused(broker, orders, start="tail")[0] == "invalid_field"
+
+
+def test_mistakes_are_told(broker: Broker, orders: str) -> None:
+    assert refused(broker, "no-such-topic")[0] == "unknown_topic_or_partition"
+    assert refused(broker, orders, partitions=[3])[0] == "invalid_field"
+    assert refused(broker, orders, limit=browse_frames.MAX_LIMIT + 1)[0] == "invalid_field"
+    assert httpx.get(f"{broker.http_url}/v1/browse").status_code == 426
+
+
+# --- permissions
+
+
+def test_a_scan_needs_the_permission_to_read_and_ends_with_it() -> None:
+    with Broker(users=PASSWORDS) as broker, caller(broker, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/topics", json={"name": "news"}).raise_for_status()
+        with caller(broker, "alice", PASSWORDS["alice"]) as alice:
+            token = alice.post("/v1/users/alice/tokens", json={}).json()["token"]
+        protocols = ["penstock", f"bearer.{token}"]
+        with scan(broker.http_url, "news", protocols) as one:
+            assert one.until("error")["code"] == "topic_authorization_failed"
+        grant = {"role": "reader", "principal": "User:alice"}
+        admin.post("/v1/grants", json=grant).raise_for_status()
+        with scan(broker.http_url, "news", protocols, start="tail") as one:
+            record = {"encoding": "text", "records": [{"value": "seen"}]}
+            admin.post("/v1/topics/news/records", json=record).raise_for_status()
+            one.next()
+            admin.request("DELETE", "/v1/grants", params=grant).raise_for_status()
+            assert one.until("error")["code"] == "topic_authorization_failed"
