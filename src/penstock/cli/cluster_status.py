@@ -6,11 +6,12 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import ClusterApi, asks
-from penstock.cli.output import console, counted, table
+from penstock.cli.output import console, counted, printable, table
 from penstock.cli.parameters import in_words, rounded
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import stop_on_signals
@@ -124,7 +125,7 @@ def _show(out: Console, snapshot: ClusterStatus, chosen: Chosen) -> None:
     if folded:
         out.print(f"\n{_in_one_line(folded)}", markup=False)
     for line in _remainder(snapshot, chosen):
-        out.print(line, markup=False)
+        out.print(printable(line), markup=False)
 
 
 def _folded(
@@ -242,14 +243,14 @@ def _nodes(snapshot: ClusterStatus, *, wide: bool) -> Table:
     """Narrow terminals do not get the addresses that only other nodes and monitoring use."""
     columns: dict[str, Callable[[NodeStatus], object]] = {
         "node": lambda node: node.node_id,
-        "state": lambda node: f"[{COLOURS.get(node.state, 'default')}]{node.state}[/]",
+        "state": lambda node: Text(node.state, COLOURS.get(node.state, "default")),
         "kafka": lambda node: node.kafka,
         "http": lambda node: node.http,
         "cluster": lambda node: node.cluster,
         "rack": lambda node: node.rack,
         "leads": lambda node: sum(map(len, node.leads.values())),
         "replicas": lambda node: sum(map(len, node.hosts.values())),
-        "": lambda node: _remarks(node, snapshot),
+        "": lambda node: Text.from_markup(_remarks(node, snapshot)),
     }
     if not wide:
         del columns["http"], columns["cluster"]
@@ -281,7 +282,7 @@ def _partitions(partitions: list[PartitionStatus]) -> Table:
             list(one.replicas),
             list(one.in_sync),
             one.lag,
-            _state(one),
+            Text.from_markup(_state(one)),
         ]
         for one in partitions
     ]

@@ -3,7 +3,12 @@
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.cli import queue_consumers, share_groups
@@ -62,12 +67,19 @@ def describe(connection: Connection, group: str) -> dict[str, Any]:
     return {
         "group": group,
         "type": found.type.name.lower() if found.type else None,
-        "state": found.state.name.lower(),
+        "state": state_of(found),
         "assignor": found.partition_assignor,
         "coordinator": f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator else None,
         "members": members,
         "offsets": _lags(connection, admin, offsets, members),
     }
+
+
+def state_of(group: Any) -> str:
+    """librdkafka has no name for the states of a group of the consumer protocol whose partitions are moving."""
+    is_consumer = group.type is ConsumerGroupType.CONSUMER
+    is_moving = is_consumer and group.state is ConsumerGroupState.UNKNOWN
+    return "rebalancing" if is_moving else str(group.state.name.lower())
 
 
 def existing(connection: Connection, admin: AdminClient, group: str, offsets: Partitions) -> Any:

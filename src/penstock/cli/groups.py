@@ -38,7 +38,7 @@ def list_groups(connection: Connection, as_json: bool) -> None:
         raise explain(answer.errors[0], "listing groups", connection.bootstrap)
     shares = share_groups.find(connection, admin)
     found = [
-        {"group": group.group_id, "state": group.state.name.lower(), "type": group.type.name.lower()}
+        {"group": group.group_id, "state": group_facts.state_of(group), "type": group.type.name.lower()}
         for group in answer.valid
     ]
     found += [

@@ -13,9 +13,11 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.common_options import QUIET_KEY
 
+_CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 WIDTH_OF_A_PIPE = 1000
 """A table in a pipe or a file is as wide as it needs to be: there is no window to fit."""
 
@@ -42,7 +44,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*headings: str, rows: Iterable[Sequence[object]], numbers: Iterable[str] = ()) -> Table:
-    """A plain table. Columns of integers, and those named in `numbers`, are right-aligned."""
+    """A plain table. Columns of integers, and those named in `numbers`, are right-aligned. Only a cell that is a Text
+    has colours: clients choose many of the names that are shown here."""
     found = list(rows)
     right = set(numbers)
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -50,7 +53,7 @@ def table(*headings: str, rows: Iterable[Sequence[object]], numbers: Iterable[st
         is_right = heading in right or _is_number([row[at] for row in found])
         drawn.add_column(heading, justify="right" if is_right else "left", overflow="fold")
     for row in found:
-        drawn.add_row(*[text(cell) for cell in row])
+        drawn.add_row(*[cell if isinstance(cell, Text) else Text(printable(text(cell))) for cell in row])
     return drawn
 
 
@@ -89,6 +92,11 @@ def text(cell: object) -> str:
     return str(cell)
 
 
+def printable(name: str) -> str:
+    """The text with control characters written out: a terminal would obey those in the name of a hostile client."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], name)
+
+
 def counted(number: int, thing: str) -> str:
     """The number and the noun: 1 partition, 2 partitions."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
@@ -98,7 +106,7 @@ def show(*parts: object) -> None:
     """Prints tables and lines for people."""
     out = console()
     for part in parts:
-        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+        out.print(printable(part), markup=False) if isinstance(part, str) else out.print(part)
 
 
 def show_json(value: Any) -> None:

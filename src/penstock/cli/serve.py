@@ -19,6 +19,7 @@ from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.long_lived import LongLivedObjects
 from penstock.cli.problem import Misconfigured, Problem
+from penstock.cli.table_writer import check_lake, writing_tables
 from penstock.config import DEFAULT_LISTENER, Listener, NodeConfig, load_node_config
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS
 from penstock.errors import (
@@ -116,6 +117,7 @@ def serve(
     config = _load(config_file, {**key_values(settings), **flags, **auto_create})
     if resets_admin and not config.require_login:
         raise Misconfigured("--reset-admin-password: without --require-login there are no passwords")
+    check_lake(config.lake)
     run(config, resets_admin=resets_admin)
 
 
@@ -207,7 +209,8 @@ async def _serve(config: NodeConfig, began_seconds: float, *, resets_admin: bool
             if resets_admin and not first.is_new:
                 await first.reset(service)
             click.echo(f"ready   in {(time.perf_counter() - began_seconds) * 1000:.0f} ms; Ctrl-C stops it")
-            await stop.wait()
+            async with writing_tables(config, service):
+                await stop.wait()
     finally:
         await service.stop()
     click.echo("stopped")
@@ -256,6 +259,7 @@ def _announce(config: NodeConfig, service: "Service") -> None:
             click.echo(f"        advertised as {listener.advertise}")
     if service.http_url is not None:
         click.echo(f"http    {service.http_url}")
+        click.echo(f"console {service.http_url}/console/")
     if service.cluster_address is not None:
         click.echo(f"cluster {service.cluster_address}")
     click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")

@@ -45,8 +45,9 @@ def sim(
 
     Virtual time, networks and disks, with faults that each seed mixes in its own way: crashes, power cuts, pauses,
     cuts, full and failing disks, changes of members. A seed reproduces exactly. The level "core" has one Raft
-    group with its log, "node" whole nodes, "ring" the workers of a clique. The exit code is 1 when a promise is
-    broken.
+    group with its log, "node" whole nodes, "ring" the workers of a clique, "transactions" whole nodes with
+    transactional programs, "groups" whole nodes with the members of a consumer group. The exit code is 1 when a promise
+    is broken.
     """
     count = seeds or (1 if seed is not None and seconds is None else 100)
     run = Run(level, int(nodes) if nodes else None, trace, quiet=as_json)

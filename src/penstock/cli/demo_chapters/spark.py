@@ -117,4 +117,4 @@ def _verify(stage: Stage, rows: "list[Row]", purchases: int) -> None:
         raise Problem(
             f"{found:,} purchases and {large:,} large ones: expected {purchases:,} and {expected_large:,}"
         )
-    stage.say(f"every purchase is in Parquet once, and all {large:,} large ones are in {LARGE_TOPIC}")
+    stage.say(f"every purchase is in the Delta table once, and all {large:,} large ones are in {LARGE_TOPIC}")

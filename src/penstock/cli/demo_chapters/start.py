@@ -11,6 +11,7 @@ def play(stage: Stage) -> None:
     with stage.working("starting a broker"):
         broker = stage.start_broker()
     stage.say(f"`penstock serve` is ready after {broker.start_seconds * 1000:.0f} ms, at {broker.bootstrap}")
+    stage.say(f"its web console is at {broker.console_url}; `penstock demo --keep` leaves it up in the end")
     stage.figure("start_ms", "start of the process to ready, ms", broker.start_seconds * 1000)
     stage.create_topics(TOPIC, partitions=PARTITIONS)
     stage.say(f"topic {TOPIC} with {PARTITIONS} partitions")
