@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import (
@@ -26,12 +26,16 @@ from websockets.sync.client import ClientConnection, connect
 
 from penstock import Broker
 from penstock.node.access import logins
+from penstock.node.subscriptions.values import FrameSink
 from penstock.security.errors import AuthenticationError
 from penstock.types import Caller
 from penstock.web.api.problems import Problem
 from penstock.web.callers import CALLER
+from penstock.web.clique_worker import Ended
 from penstock.web.login import check_host, read_basic
 from penstock.web.websocket_frames import lost_permission
+from penstock.web.work_frames import Work
+from penstock.web.worker import Worker, WorkersShare
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice:password", "bob": "bob-password"}
 PATIENCE_SECONDS = 40
@@ -370,6 +374,22 @@ def test_a_permission_that_is_lost_while_a_subscriber_attaches_ends_its_websocke
     losing = lost_permission(node, socket, "not-bobs", ["not-bobs"])
     lost = asyncio.run(asyncio.wait_for(losing, PATIENCE_SECONDS))
     assert lost.code == "group_authorization_failed"
+
+
+def test_a_worker_that_finds_its_topic_forbidden_says_so(broker: Broker) -> None:
+    """It looks at its partitions each second, and may notice a lost permission before `lost_permission` does. It is
+    sent no frame before it looks."""
+    node = broker._thread.service.node
+    assert node is not None
+
+    async def work() -> None:
+        caller = Caller("User:bob", "127.0.0.1")
+        worker = Worker(node, Work(queue="any", topics=["not-bobs"]), caller, "127.0.0.1:1", WorkersShare())
+        await asyncio.wait_for(worker.run(cast(FrameSink, None)), PATIENCE_SECONDS)
+
+    with pytest.raises(Ended) as ended:
+        asyncio.run(work())
+    assert ended.value.code == "topic_authorization_failed"
 
 
 async def no_frames(*arguments: Any) -> Any:

@@ -26,7 +26,7 @@ from penstock.node.subscriptions.values import FrameSink
 from penstock.queue import AckKind
 from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
-from penstock.web.api.problems import Problem
+from penstock.web.api.problems import Problem, as_problem
 from penstock.web.api.routing import offloaded
 from penstock.web.clique_worker import CliqueMember, Ended, check_kind
 from penstock.web.websocket_frames import endpoint_url
@@ -387,8 +387,11 @@ class Worker:
             try:
                 topic = self._node.resources.topic(self._caller, name, Operation.READ)
             except KafkaError as refusal:
-                is_unknown = refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise Ended("unknown_topic" if is_unknown else "refused", refusal.message) from None
+                if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise Ended("unknown_topic", refusal.message) from None
+                # The permission was lost, which `lost_permission` may notice later: both say the same.
+                lost = as_problem(refusal)
+                raise Ended(lost.code, lost.message) from None
             if topic.internal:
                 raise Ended("invalid_topic", f"{name} is internal: a queue cannot be on it")
             for index in range(topic.partitions):
