@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+REWRITTEN := $(VENV)/.tests-rewritten
 SECONDS ?= 600
 # Many tests wait for elections, leases and processes: more workers than cores keep the cores busy meanwhile.
 PYTEST  := -n 6 --dist loadgroup
@@ -10,7 +11,7 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups clean help mutants soak hostile dist
+.PHONY: setup demo test test-again tests-rewritten test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -27,8 +28,19 @@ $(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _coun
 demo: setup      ## the main job, end to end, in about a minute; `penstock demo --keep` leaves the broker up for the console
 	$(BIN)/penstock demo
 
-test: setup      ## the test suite, in about ten minutes; no network needed once set up
+# pytest rewrites the asserts of all test files, which takes half a minute of CPU. Without this step, every worker of
+# the first run in a clone would do all of it.
+$(REWRITTEN): $(STAMP) $(shell find tests -name '*.py')
+	@$(BIN)/python -m pytest --collect-only -qq -n 0 > /dev/null
+	@touch $@
+
+tests-rewritten: $(REWRITTEN)
+
+test: setup $(REWRITTEN)  ## the test suite, in about ten minutes; no network needed once set up
 	$(BIN)/python -m pytest $(PYTEST)
+
+test-again: setup  ## the tests that failed in the last run, one after the other
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -n 0
 
 test-long: setup  ## the long hunts that `make test` leaves out: more seeds, more mutants, more kills
 	$(BIN)/python -m pytest -m long $(PYTEST)

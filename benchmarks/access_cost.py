@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from cpu_time import cpu_ns
 from start_time import free_port
 
 from penstock.batch import Record, build_batch
@@ -80,13 +81,13 @@ def _measure(folder: Path, turns: int, requests: int) -> dict[int | None, list[f
 
 
 def _cpu_us_per_request(node: LoadedNode, requests: int) -> float:
-    before = _cpu_ns(node.pid)
+    before = cpu_ns(node.pid)
     for number in range(requests + IN_FLIGHT):
         if number < requests:
             node.connection.send(ApiKey.PRODUCE, _request(), version=PRODUCE_VERSION)
         if number >= IN_FLIGHT:
             _check(node.connection.receive())
-    return (_cpu_ns(node.pid) - before) / requests / 1000
+    return (cpu_ns(node.pid) - before) / requests / 1000
 
 
 def _request() -> produce.ProduceRequest:
@@ -100,12 +101,6 @@ def _request() -> produce.ProduceRequest:
 def _check(answer: object) -> None:
     assert isinstance(answer, produce.ProduceResponse)
     assert answer.responses[0].partition_responses[0].error_code == 0
-
-
-def _cpu_ns(pid: int) -> int:
-    """The CPU time of all threads; finer than the ticks of /proc/PID/stat."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ of them runs the same commands once, and the version that begins changes from ro
 of each figure, the ratio, and in how many rounds the figure was worse by more than --tolerance. A figure counts as
 "worse" if its ratio is, and at least three quarters of the rounds agree; everything else is the machine's noise.
 
-Run it alone: python benchmarks/before_after.py REVISION [--rounds 8]
+Run it alone: python benchmarks/before_after.py REVISION [--rounds 8] [--only requests,startup]
 """
 
 import argparse
@@ -27,6 +27,7 @@ COMMANDS = {
     "queue": (*BENCH, "queue", "--json", "-t", "3", "-n", "200000"),
     "push": (*BENCH, "push", "--json", "-t", "3", "--subscribers", "1,100"),
     "startup": (str(TREE / "benchmarks" / "startup.py"), "--json"),
+    "requests": (str(TREE / "benchmarks" / "request_cost.py"), "--json", "--turns", "3"),
 }
 BIGGER_IS_BETTER = "per_second"
 LEFT_OUT = (
@@ -75,10 +76,12 @@ def check_out(revision: str, tree: Path) -> None:
     subprocess.run(build, cwd=tree, check=True, capture_output=True)
 
 
-def alternate(before: Path, after: Path, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
+def alternate(
+    before: Path, after: Path, rounds: int, commands: list[str]
+) -> dict[str, tuple[list[float], list[float]]]:
     values: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for index in range(rounds):
-        for command in COMMANDS:
+        for command in commands:
             for side in (0, 1) if index % 2 == 0 else (1, 0):
                 for name, value in measure((before, after)[side], command):
                     values[name][side].append(value)
@@ -116,12 +119,15 @@ def main() -> int:
     parser.add_argument("revision", help="the earlier revision, as git names it")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--tolerance", type=float, default=0.05, help="of the ratio [default: 0.05]")
+    parser.add_argument(
+        "--only", default=",".join(COMMANDS), help="some of the commands [default: %(default)s]"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "before"
         check_out(options.revision, before)
         try:
-            values = alternate(before, TREE, options.rounds)
+            values = alternate(before, TREE, options.rounds, options.only.split(","))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", before], cwd=TREE, check=True)
     return 1 if report(values, options.tolerance) else 0

@@ -19,14 +19,9 @@ class Penstock:
         self.port = port or free_port()
         kafka = [] if port is not None else ["--kafka", f"127.0.0.1:{self.port}"]
         self.command = [sys.executable, "-m", "penstock.cli", "serve", *kafka, *flags]
-        self.command += [
-            "--http",
-            "127.0.0.1:0",
-            "--data-dir",
-            str(folder / "data"),
-            "--log-level",
-            "warning",
-        ]
+        self.command += ["--http", "127.0.0.1:0", "--log-level", "warning"]
+        if "--memory" not in flags:
+            self.command += ["--data-dir", str(folder / "data")]
         self._log = folder / "penstock.log"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
