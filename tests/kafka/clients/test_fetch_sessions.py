@@ -11,6 +11,7 @@ from kafka.admin import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Broker
+from tests.kafka.clients.kafka_python_consumer import new_consumer
 from tests.kafka.programs.builds import java_client
 from tests.kafka.programs.pipe import Program
 from tests.kafka.waiting import wait_until
@@ -42,12 +43,7 @@ def publish(broker: Broker, topic: str, values: range, partitions: int = PARTITI
 def test_kafka_python_reads_many_partitions_in_a_session(broker: Broker, unique: Unique) -> None:
     topic, opened = unique("wide"), metric(broker, "penstock_fetch_sessions_opened_total")
     create(broker, topic)
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=2_000,
-    )
+    consumer = new_consumer(broker, topic, max_partition_fetch_bytes=2_000)
     found: list[int] = []
     try:
         for first, partitions in ((0, PARTITIONS), (600, 2), (1_200, PARTITIONS)):

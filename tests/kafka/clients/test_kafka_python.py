@@ -7,9 +7,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from penstock import Broker
+from tests.kafka.clients.kafka_python_consumer import new_consumer
+from tests.kafka.waiting import wait_until
 
 Unique = Callable[[str], str]
-PATIENCE_MS = 40_000
+PATIENCE_SECONDS = 60
+PATIENCE_MS = PATIENCE_SECONDS * 1000
 
 
 @pytest.fixture
@@ -20,13 +23,7 @@ def admin(broker: Broker) -> Iterator[KafkaAdminClient]:
 
 
 def consumer(broker: Broker, *topics: str, **settings: object) -> KafkaConsumer:
-    return KafkaConsumer(
-        *topics,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=PATIENCE_MS,
-        **settings,
-    )
+    return new_consumer(broker, *topics, consumer_timeout_ms=PATIENCE_MS, **settings)
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
@@ -36,7 +33,7 @@ def test_records_round_trip_with_every_codec(broker: Broker, unique: Unique, cod
     sent = [
         producer.send(topic, str(number).encode(), key=b"k", headers=[("h", b"v")]) for number in range(100)
     ]
-    assert [future.get(timeout=20).offset for future in sent] == list(range(100))
+    assert [future.get(timeout=PATIENCE_SECONDS).offset for future in sent] == list(range(100))
     producer.close()
     reader = consumer(broker, topic)
     records = [next(reader) for _ in range(100)]
@@ -65,13 +62,15 @@ def test_a_group_commits_and_resumes(broker: Broker, unique: Unique) -> None:
 def test_two_members_share_the_partitions(broker: Broker, admin: KafkaAdminClient, unique: Unique) -> None:
     topic, group = unique("kp"), unique("group")
     admin.create_topics([NewTopic(topic, 4, 1)])
-    settings = {"group_id": group, "heartbeat_interval_ms": 200, "session_timeout_ms": 6000}
+    settings = {"group_id": group, "heartbeat_interval_ms": 200, "session_timeout_ms": 30_000}
     one, two = consumer(broker, topic, **settings), consumer(broker, topic, **settings)
-    for _ in range(200):
+
+    def is_shared() -> bool:
         one.poll(50)
         two.poll(50)
-        if len(one.assignment()) == len(two.assignment()) == 2:
-            break
+        return len(one.assignment()) == len(two.assignment()) == 2
+
+    wait_until(is_shared)
     assert one.assignment() | two.assignment() == {TopicPartition(topic, index) for index in range(4)}
     assert not one.assignment() & two.assignment()
     one.close()
@@ -82,7 +81,9 @@ def test_offsets_are_found_by_end_and_by_time(broker: Broker, unique: Unique) ->
     topic = unique("kp")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
     for number in range(5):
-        producer.send(topic, b"x", timestamp_ms=1_700_000_000_000 + number * 1000).get(timeout=20)
+        producer.send(topic, b"x", timestamp_ms=1_700_000_000_000 + number * 1000).get(
+            timeout=PATIENCE_SECONDS
+        )
     producer.close()
     reader = consumer(broker)
     partition = TopicPartition(topic, 0)
