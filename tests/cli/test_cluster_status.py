@@ -91,10 +91,30 @@ def asked() -> Iterator[Node]:
     one.server.server_close()
 
 
+PROCESSES = msgspec.structs.replace(
+    HEALTHY,
+    nodes=tuple(
+        msgspec.structs.replace(node(number), machine=machine, rack=machine)
+        for number, machine in ((1, "machine-1"), (2, "machine-2"), (3101, "machine-1"), (3102, "machine-2"))
+    ),
+)
+
+
 def test_one_partition_is_not_in_the_plural_and_no_line_ends_in_blanks(asked: Node, plain_cli: Cli) -> None:
     shown = succeeded(plain_cli("cluster", "status", "--check", "--http", asked.address)).stdout
     assert "   1 partition   healthy" in shown
     assert [line for line in shown.split("\n") if line.endswith(" ")] == []
+
+
+def test_the_processes_of_a_machine_are_next_to_each_other(asked: Node, plain_cli: Cli) -> None:
+    asked.shows = PROCESSES
+    shown = succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
+    assert "   4 nodes on 2 machines   " in shown
+    rows = [line.split()[:2] for line in shown.splitlines() if line.startswith("machine-")]
+    assert rows == [["machine-1", "1"], ["machine-1", "3101"], ["machine-2", "2"], ["machine-2", "3102"]]
+    assert "rack" not in shown, "it is the machine"
+    found = msgspec.json.decode(plain_cli("cluster", "status", "--json", "--http", asked.address).stdout)
+    assert [one["machine"] for one in found["nodes"]] == ["machine-1", "machine-2"] * 2
 
 
 def test_check_counts_a_dead_node_that_has_no_partition(asked: Node, plain_cli: Cli) -> None:

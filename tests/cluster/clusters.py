@@ -26,13 +26,16 @@ from penstock.types import GroupId, NodeId, Replica
 RULES = PlacementRules(nodes=())
 
 
-def registration(node_id: int, *, rack: str | None = None, incarnation: int | None = None) -> NodeRegistered:
+def registration(
+    node_id: int, *, rack: str | None = None, machine: str | None = None, incarnation: int | None = None
+) -> NodeRegistered:
     return NodeRegistered(
         node_id=node_id,
         incarnation=incarnation or 100 + node_id,
         kafka=Endpoint(f"host{node_id}", 9092),
         cluster=Endpoint(f"host{node_id}", 7000),
         rack=rack,
+        machine=machine,
         version="1",
     )
 
@@ -45,9 +48,17 @@ def apply(state: ClusterState, records: Sequence[MetadataRecord]) -> set[str]:
     return {name for record in records for name in state.apply(record)}
 
 
-def cluster_of(*nodes: int, racks: Mapping[int, str] | None = None) -> ClusterState:
+def cluster_of(
+    *nodes: int, racks: Mapping[int, str] | None = None, machines: Mapping[int, str] | None = None
+) -> ClusterState:
     state = ClusterState(node_id=nodes[0] if nodes else 1)
-    apply(state, [registration(node, rack=(racks or {}).get(node)) for node in nodes])
+    apply(
+        state,
+        [
+            registration(node, rack=(racks or {}).get(node), machine=(machines or {}).get(node))
+            for node in nodes
+        ],
+    )
     return state
 
 

@@ -203,6 +203,7 @@ def test_a_node_s_layout_on_disk_is_the_documented_one() -> None:
         "v",
         {},
         False,
+        None,
     ]
     assert decode_record(msgspec.msgpack.encode([8, 1, 5, ["h", 1], ["h", 2], None, "a", "v"])) == record
     moved = PartitionMoved(topic_id=UUID(int=1), partition=0, replicas=[1, 2], incarnations=[5, 6], index=9)

@@ -224,6 +224,9 @@ def _headline(snapshot: ClusterStatus) -> str:
     parts += [
         f"controller {snapshot.controller}" if snapshot.controller is not None else "[red]no controller[/red]"
     ]
+    machines = {node.machine or node.node_id for node in snapshot.nodes}
+    if len(machines) < len(snapshot.nodes):
+        parts += [f"{counted(len(snapshot.nodes), 'node')} on {counted(len(machines), 'machine')}"]
     parts += [counted(len(snapshot.partitions), "partition")]
     if snapshot.leaderless:
         parts += [f"[red]{len(snapshot.leaderless)} without a leader[/red]"]
@@ -242,7 +245,8 @@ def _headline(snapshot: ClusterStatus) -> str:
 def _nodes(snapshot: ClusterStatus, *, wide: bool) -> Table:
     """Narrow terminals do not get the addresses that only other nodes and monitoring use."""
     columns: dict[str, Callable[[NodeStatus], object]] = {
-        "node": lambda node: node.node_id,
+        "machine": lambda node: node.machine,
+        "node": lambda node: str(node.node_id),  # a name, not a quantity
         "state": lambda node: Text(node.state, COLOURS.get(node.state, "default")),
         "kafka": lambda node: node.kafka,
         "http": lambda node: node.http,
@@ -254,9 +258,12 @@ def _nodes(snapshot: ClusterStatus, *, wide: bool) -> Table:
     }
     if not wide:
         del columns["http"], columns["cluster"]
-    if not any(node.rack for node in snapshot.nodes):
+    if not any(node.machine for node in snapshot.nodes):
+        del columns["machine"]
+    if all(node.rack in (None, node.machine) for node in snapshot.nodes):
         del columns["rack"]
-    rows = [[cell(node) for cell in columns.values()] for node in snapshot.nodes]
+    nodes = sorted(snapshot.nodes, key=lambda node: (node.machine or "", node.node_id))
+    rows = [[cell(node) for cell in columns.values()] for node in nodes]
     return table(*columns, rows=rows, numbers=("node", "leads", "replicas"))
 
 
@@ -277,7 +284,7 @@ def _partitions(partitions: list[PartitionStatus]) -> Table:
         [
             one.topic,
             one.partition,
-            one.leader,
+            None if one.leader is None else str(one.leader),
             one.term,
             list(one.replicas),
             list(one.in_sync),

@@ -18,7 +18,7 @@ from penstock.cluster.membership import (
 )
 from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, start_moves, still_possible
 from penstock.cluster.nodes import NodeInfo
-from penstock.cluster.placement import PlacementRules
+from penstock.cluster.placement import PlacementRules, machine_count
 from penstock.cluster.planning import next_moves, plan_rebalance
 from penstock.cluster.quorum import metadata_voters
 from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
@@ -112,6 +112,7 @@ __all__ = [
     "encode_record",
     "gone_nodes",
     "list_reassignments",
+    "machine_count",
     "metadata_voters",
     "next_moves",
     "plan_leaders",

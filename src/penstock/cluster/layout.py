@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
-from penstock.cluster.nodes import Rack, rack_of
+from penstock.cluster.nodes import Machine, Rack, machine_of, rack_of
 from penstock.cluster.state import ClusterState
 from penstock.types import GroupId
 
@@ -19,6 +19,9 @@ class Layout:
         self.names: dict[GroupId, str] = {}
         self.free: dict[GroupId, None] = {}
         self._racks: dict[int, Rack] = {node: rack_of(node, info) for node, info in state.nodes.items()}
+        self._machines: dict[int, Machine] = {
+            node: machine_of(node, info) for node, info in state.nodes.items()
+        }
         self._destination_racks = list(dict.fromkeys(self._racks[node] for node in self.destinations))
         # By node and topic. Dictionaries serve as ordered sets: plans must not depend on hash order.
         self._held: dict[int, dict[UUID, dict[GroupId, None]]] = {node: {} for node in self.destinations}
@@ -42,6 +45,9 @@ class Layout:
     def rack(self, node: int) -> Rack:
         return self._racks.get(node) or rack_of(node, None)
 
+    def machine(self, node: int) -> Machine:
+        return self._machines.get(node) or machine_of(node, None)
+
     def count_on_rack(self, replicas: Sequence[int], rack: Rack) -> int:
         return [self.rack(node) for node in replicas].count(rack)
 
@@ -51,9 +57,13 @@ class Layout:
     def best_destination(
         self, group: GroupId, instead_of: int, is_busy: Callable[[int], bool] = lambda node: False
     ) -> int | None:
-        """The node to hold the partition instead of `instead_of`: on the emptiest rack, not busy, least loaded."""
+        """The node to hold the partition instead of `instead_of`: on a machine without a replica of it, on the emptiest
+        rack, not busy, least loaded."""
         others = [node for node in self.replicas[group] if node != instead_of]
-        candidates = [node for node in self.destinations if node not in others and node != instead_of]
+        taken = {self.machine(node) for node in others}
+        candidates = [
+            node for node in self.destinations if node != instead_of and self.machine(node) not in taken
+        ]
         return min(
             candidates,
             key=lambda node: (
@@ -102,8 +112,12 @@ class Layout:
         return None
 
     def rack_improvement(self, group: GroupId) -> tuple[int, int] | None:
-        """A node and another that should hold its replica instead, if that spreads the partition better over racks."""
+        """A node and another that should hold its replica instead, if that spreads the partition better over machines
+        (nodes may name theirs late) or racks."""
         replicas = self.replicas[group]
+        apart = self._machine_improvement(group, replicas)
+        if apart is not None:
+            return apart
         racks = [self.rack(node) for node in replicas]
         fullest = max(racks.count(rack) for rack in racks)
         if fullest == 1 or all(racks.count(rack) + 1 >= fullest for rack in self._destination_racks):
@@ -121,9 +135,23 @@ class Layout:
                 return source, destination
         return None
 
+    def _machine_improvement(self, group: GroupId, replicas: Sequence[int]) -> tuple[int, int] | None:
+        machines = [self.machine(node) for node in replicas]
+        if len(set(machines)) == len(machines):
+            return None
+        for source in reversed(replicas):  # the preferred leader stays
+            if machines.count(self.machine(source)) > 1 and source in self.load:
+                destination = self.best_destination(group, source)
+                if destination is not None:
+                    return source, destination
+        return None
+
     def _may_go(self, group: GroupId, source: int, destination: int) -> bool:
         replicas = self.replicas[group]
-        if destination in replicas:
+        machine = self.machine(destination)
+        if destination in replicas or any(
+            self.machine(node) == machine for node in replicas if node != source
+        ):
             return False
         old, new = self.rack(source), self.rack(destination)
         if old == new:

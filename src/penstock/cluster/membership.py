@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from penstock.cluster.placement import machine_count
 from penstock.cluster.records import (
     MetadataRecord,
     NodeDecommissioning,
@@ -121,9 +122,11 @@ def _check_remaining_nodes(state: ClusterState, node_id: int) -> None:
     if not left:
         message = f"node {node_id} is the last one that can hold data; it cannot leave"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    machines = machine_count(state, left)
     for topic, group, assignment in state.groups():
-        if node_id in assignment.shown and len(assignment.future) > len(left):
+        if node_id in assignment.shown and len(assignment.future) > machines:
             nodes = "1 node" if len(left) == 1 else f"{len(left)} nodes"
+            nodes += "" if machines == len(left) else f" on {machines} machine{'s' * (machines > 1)}"
             message = (
                 f"{topic.name}-{group.partition} has {len(assignment.future)} replicas, and without node {node_id} "
                 f"only {nodes} could hold them ({', '.join(map(str, left))}): add a node first, or lower the factor"

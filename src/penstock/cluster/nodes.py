@@ -7,6 +7,8 @@ from penstock.types import NodeId, Replica
 
 Rack = tuple[str, int]
 """A failure domain: a rack's name, or the node itself if it has no rack."""
+Machine = tuple[str, int]
+"""Nodes that end together for certain: a machine's name, or the node itself if it names none."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +27,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     listeners: dict[str, Endpoint] = {}
     """Of Kafka clients, by name."""
     https: bool = False
+    machine: str | None = None
     fenced: bool = False
     decommissioning: bool = False
 
@@ -56,6 +59,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
             version=self.version,
             listeners=self.listeners,
             https=self.https,
+            machine=self.machine,
         )
 
 
@@ -70,11 +74,17 @@ def node_from(record: NodeRegistered, *, fenced: bool = False, decommissioning: 
         version=record.version,
         listeners=record.listeners,
         https=record.https,
+        machine=record.machine,
         fenced=fenced,
         decommissioning=decommissioning,
     )
 
 
 def rack_of(node_id: int, info: NodeInfo | None) -> Rack:
-    """A node without a rack counts as its own rack: it is not known to share a failure domain."""
-    return ("", node_id) if info is None or not info.rack else (info.rack, -1)
+    """A node without a rack counts as its machine's, or its own: it is not known to share a failure domain."""
+    name = None if info is None else info.rack or info.machine
+    return (name, -1) if name else ("", node_id)
+
+
+def machine_of(node_id: int, info: NodeInfo | None) -> Machine:
+    return (info.machine, -1) if info is not None and info.machine else ("", node_id)

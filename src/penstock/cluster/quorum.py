@@ -8,11 +8,13 @@ are available, since every change of voters is a risk; one that is fenced or lea
 2. An unseen voter is not dropped if no node can replace it.
 3. Voters are added only if their number becomes odd in the end: two voters are worse than one.
 4. One voter changes at a time.
+5. Voters are on different machines, so their number depends on the machines (nodes that name none count as their own):
+   if the processes of one machine had two votes of three, its loss would be that of the majority.
 """
 
 from collections.abc import Collection, Sequence
 
-from penstock.cluster.nodes import rack_of
+from penstock.cluster.nodes import Machine, machine_of, rack_of
 from penstock.cluster.state import ClusterState
 from penstock.types import Replica
 
@@ -33,13 +35,13 @@ def metadata_voters(
     size = _odd(candidates.members())
     if len(voters) > size:
         return _exchanged(voters, candidates.least_wanted(), None)
-    newcomer = candidates.best()
-    if newcomer is None:
-        return tuple(voters)
-    lost = next((voter for voter in voters if candidates.is_replaceable(voter)), None)
-    if lost is not None:
-        return _exchanged(voters, lost, newcomer)
-    return tuple(voters) if len(voters) >= size else _exchanged(voters, None, newcomer)
+    for voter in voters:
+        if candidates.is_replaceable(voter) or candidates.shares_machine(voter):
+            newcomer = candidates.best(instead_of=voter)
+            if newcomer is not None:
+                return _exchanged(voters, voter, newcomer)
+    newcomer = candidates.best() if len(voters) < size else None
+    return tuple(voters) if newcomer is None else _exchanged(voters, None, newcomer)
 
 
 def _odd(count: int) -> int:
@@ -61,10 +63,10 @@ class _Candidates:
         self._voting = [voter.node for voter in voters]
 
     def members(self) -> int:
-        """How many nodes could vote: present voters that stay, also unseen ones (2), and available others (3). A voter
-        that has not registered yet is one of the cluster's founders."""
-        staying = sum(not self._leaves(voter) for voter in self._voters)
-        return staying + len(self._newcomers())
+        """On how many machines nodes could vote: present voters that stay, also unseen ones (2), and available others
+        (3). A voter that has not registered yet is one of the cluster's founders."""
+        staying = [voter.node for voter in self._voters if not self._leaves(voter)]
+        return len({self._machine(node) for node in [*staying, *self._newcomers()]})
 
     def is_wiped(self, voter: Replica) -> bool:
         info = self._state.nodes.get(voter.node)
@@ -74,21 +76,31 @@ class _Candidates:
         info = self._state.nodes.get(voter.node)
         return info is not None and not info.usable
 
-    def best(self) -> Replica | None:
-        """The next voter: from a rack with the fewest voters."""
+    def shares_machine(self, voter: Replica) -> bool:
+        """With a voter of a lower number, which stays."""
+        others = [node for node in self._voting if node < voter.node]
+        return self._machine(voter.node) in {self._machine(node) for node in others}
+
+    def best(self, instead_of: Replica | None = None) -> Replica | None:
+        """The next voter: on a machine that has none (5), and from a rack with the fewest."""
+        voting = [node for node in self._voting if instead_of is None or node != instead_of.node]
+        taken = {self._machine(node) for node in voting}
         node = min(
-            self._newcomers(), key=lambda node: (self._count_on_rack(node, self._voting), node), default=None
+            (node for node in self._newcomers() if self._machine(node) not in taken),
+            key=lambda node: (self._count_on_rack(node, voting), node),
+            default=None,
         )
         return None if node is None else self._state.nodes[node].replica
 
     def least_wanted(self) -> Replica:
-        """The voter to drop: one that leaves, then one that is not available, then one of the rack with the most
-        voters."""
+        """The voter to drop: one that leaves, then one that is not available, then one of a machine that has two, then
+        one of the rack with the most voters."""
         return min(
             self._voters,
             key=lambda voter: (
                 not self._leaves(voter),
                 self._state.is_available(voter),
+                not self.shares_machine(voter),
                 -self._count_on_rack(voter.node, self._voting),
                 -voter.node,
             ),
@@ -102,6 +114,9 @@ class _Candidates:
         return [
             node for node in self._state.usable_nodes() if node in self._alive and node not in self._voting
         ]
+
+    def _machine(self, node: int) -> Machine:
+        return machine_of(node, self._state.nodes.get(node))
 
     def _count_on_rack(self, node: int, others: Sequence[int]) -> int:
         racks = [rack_of(other, self._state.nodes.get(other)) for other in others]

@@ -11,7 +11,7 @@ import msgspec
 from penstock.cluster.assignments import Assignment
 from penstock.cluster.decisions import check_memory_factor, known_topic
 from penstock.cluster.moves import reordered
-from penstock.cluster.placement import check_replicas, wrong_assignment
+from penstock.cluster.placement import check_machines, check_replicas, wrong_assignment
 from penstock.cluster.records import MetadataRecord, PartitionMoveCancelled, PartitionMoveStarted
 from penstock.cluster.state import ClusterState
 from penstock.errors import ErrorCode, KafkaError
@@ -95,6 +95,8 @@ def _check_target(
 ) -> None:
     """Nodes that hold the partition are allowed in any state; new ones must be usable."""
     check_replicas(partition, replicas, sorted(state.nodes) if state.nodes else nodes)
+    if set(replicas) != set(assignment.replicas):  # an order may always be changed
+        check_machines(state, partition, replicas)
     for node in replicas:
         info = state.nodes.get(node)
         if node in assignment.replicas or info is None or info.usable:

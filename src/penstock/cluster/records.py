@@ -12,7 +12,7 @@ order in which the class declares them:
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
      group_configs, access, quotas]                                                  Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version,
-     listeners, https]                                                               NodeRegistered
+     listeners, https, machine or nil]                                               NodeRegistered
     [9, node_id]                                                                     NodeFenced
     [10, node_id]                                                                    NodeUnfenced
     [11, node_id, on]                                                                NodeDecommissioning
@@ -129,7 +129,7 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, array_like=
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=8):
-    """A node is a member of the cluster, or has changed its addresses, rack or version.
+    """A node is a member of the cluster, or has changed its addresses, rack, machine or version.
 
     With another incarnation than before it is a wiped node: its replicas are lost.
     """
@@ -144,6 +144,8 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     listeners: dict[str, Endpoint] = {}
     https: bool = False
     """Whether the HTTP port has TLS."""
+    machine: str | None = None
+    """The machine that the node shares with other nodes; None: it shares it with none, as far as is known."""
 
 
 class NodeFenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=9):

@@ -274,7 +274,7 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "advertised.listeners": ",".join(_listener(one, one.advertised) for one in listeners),
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": config.node_id,
-        "broker.rack": config.rack,
+        "broker.rack": config.rack_name,
         "connections.max.idle.ms": limits.idle_timeout_ms,
         "default.replication.factor": config.usual_replication_factor,
         "delete.topic.enable": "true",

@@ -144,6 +144,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     an empty node founds a cluster of its own, which others can join."""
     rack: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     """Nodes of one rack may fail together: replicas of one partition are spread over racks."""
+    machine: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Nodes of one machine hold at most one replica of a partition together. `processes` sets it; set it yourself where
+    you start several nodes on one machine. It is also the rack of a node without one."""
     cluster_key_file: str | None = None
     """The secret that nodes of a cluster share. Optional when `cluster` is a loopback address, needed otherwise."""
     inter_node_tls: InterNodeTls | None = None
@@ -177,6 +180,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def advertised(self) -> Address:
         """The address that nodes and tools are told: that of the first listener."""
         return self.listeners[0].advertised if self.listeners else self.advertise or self.kafka
+
+    @property
+    def rack_name(self) -> str | None:
+        """The rack that other nodes and clients are told."""
+        return self.rack or self.machine
 
     @property
     def common_tls(self) -> TlsSettings | None:

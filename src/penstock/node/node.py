@@ -244,7 +244,7 @@ class Node:
         return ClusterView(
             node_id=self.node_id,
             listeners={one.name: one.advertised for one in self.config.kafka_listeners},
-            rack=self.config.rack,
+            rack=self.config.rack_name,
             state=self.metadata.state,
             leaders=self.leaders,
             connected=self.storage.raft.transport.connected,

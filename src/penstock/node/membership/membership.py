@@ -217,13 +217,20 @@ def _registration(hello: PeerHello) -> NodeRegistered:
         version=hello.version,
         listeners={name: Endpoint(one.host, one.port) for name, one in hello.listeners.items()},
         https=hello.https,
+        machine=hello.machine,
     )
 
 
 def _is_admitted(known: NodeInfo | None, registration: NodeRegistered) -> bool:
     """Whether the metadata has this node, at least as a controller of the version before records it: that one knows
-    nothing of listeners and https. It may be the controller for hours while nodes are updated one after the other."""
+    nothing of listeners, https and machines. It may be the controller for hours while nodes are updated one after the
+    other."""
     if known is None:
         return False
-    recorded = replace(known.as_record(), listeners=registration.listeners, https=registration.https)
+    recorded = replace(
+        known.as_record(),
+        listeners=registration.listeners,
+        https=registration.https,
+        machine=registration.machine,
+    )
     return recorded == registration

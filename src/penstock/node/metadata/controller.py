@@ -23,6 +23,7 @@ from penstock.cluster import (
     ProducerIdsReserved,
     decisions,
     decommission_node,
+    machine_count,
     next_moves,
     plan_leaders,
     plan_rebalance,
@@ -101,14 +102,14 @@ class Controller:
 
     @property
     def rules(self) -> PlacementRules:
-        """How new topics are placed. With fewer nodes than the default replication factor, each gets a replica;
+        """How new topics are placed. With fewer machines than the default replication factor, each gets a replica;
         but a cluster that three nodes founded counts as three, also while the third has not registered yet."""
-        known = len(self._metadata.state.nodes)
+        state = self._metadata.state
         config = self._metadata.partition.replica.group_config
-        founders = len(config.voters) if config is not None else 1
+        founders = [voter.node for voter in config.voters] if config is not None else [self._node_id]
         factor = self._rules.default_replication_factor
         if not self._is_factor_wanted:
-            factor = min(factor, max(known, founders))
+            factor = min(factor, machine_count(state, {*state.nodes, *founders}))
         return msgspec.structs.replace(self._rules, default_replication_factor=factor)
 
     # --- asking

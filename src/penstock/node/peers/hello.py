@@ -58,6 +58,8 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses for Kafka clients by the listeners' names; empty for a node that has one without a name."""
     https: bool = False
     """Whether the HTTP port has TLS."""
+    machine: _Text | None = None
+    """The machine that the node shares with others."""
     decrypts_gossip: bool = False
     """Whether the node reads encrypted gossip; False from a node of a version that does not say it."""
 

@@ -137,6 +137,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     leads: dict[str, list[int]]
     https: bool = False
     """Whether the HTTP port has TLS."""
+    machine: str | None = None
+    """The machine that it shares with others."""
 
 
 class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +224,7 @@ class NodeIdentity(NamedTuple):
     rack: str | None
     version: str
     https: bool = False
+    machine: str | None = None
 
 
 # --- rendering: from facts to the report
@@ -397,6 +400,7 @@ def _node(
         hosts=hosts.get(node_id, {}),
         leads=leads.get(node_id, {}),
         https=one.https,
+        machine=one.machine,
     )
 
 
@@ -409,4 +413,5 @@ def _registered_identity(info: NodeInfo) -> NodeIdentity:
         rack=info.rack,
         version=info.version,
         https=info.https,
+        machine=info.machine,
     )

@@ -315,9 +315,10 @@ class StatusCollector:
             kafka=str(config.advertised),
             http=_shown(config.http),
             cluster=_shown(config.cluster_advertised),
-            rack=config.rack,
+            rack=config.rack_name,
             version=version("penstock"),
             https=config.http_encryption is not None,
+            machine=config.machine,
         )
 
     def _quorum(self, seen: NodeView) -> QuorumStatus:

@@ -44,6 +44,7 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     http: str | None
     leads: int
     hosts: int
+    machine: str | None = None
 
 
 class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +222,7 @@ def _node(one: NodeStatus) -> NodeSummary:
         http=one.http,
         leads=sum(map(len, one.leads.values())),
         hosts=sum(map(len, one.hosts.values())),
+        machine=one.machine,
     )
 
 
