@@ -78,6 +78,12 @@ class FaultyFile:
     def read_at(self, position: int, count: int) -> bytes:
         return self._file.read_at(position, count)
 
+    def is_cached(self, position: int, count: int) -> bool:
+        return self._file.is_cached(position, count)
+
+    def load(self, position: int, count: int) -> None:
+        self._file.load(position, count)
+
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 

@@ -4,6 +4,7 @@ Start with `layout`, which has the format byte by byte and explains recovery, th
 work on a log.
 """
 
+from penstock.log.cold_range import ColdRange
 from penstock.log.data_folder import DataFolder
 from penstock.log.disk import Disk, File
 from penstock.log.flush_state import FlushTicket
@@ -16,6 +17,7 @@ from penstock.log.writer import Appended
 
 __all__ = [
     "Appended",
+    "ColdRange",
     "DataFolder",
     "Disk",
     "File",

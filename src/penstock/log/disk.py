@@ -30,13 +30,22 @@ SECTOR_SIZE = 512
 
 
 class File(Protocol):
-    """An open file that grows at its end. Only one thread may use it at a time, except that any thread may flush."""
+    """An open file that grows at its end. Only one thread may use it at a time, except that any thread may flush and
+    load."""
 
     size: int
     """Bytes in the file, as this process sees it."""
 
     def read_at(self, position: int, count: int) -> bytes:
         """At most `count` bytes; fewer only where the file ends."""
+        ...
+
+    def is_cached(self, position: int, count: int) -> bool:
+        """Whether a read of these bytes finds them in memory, as far as that can be told cheaply."""
+        ...
+
+    def load(self, position: int, count: int) -> None:
+        """Reads these bytes into the system's cache."""
         ...
 
     def append(self, data: Buffer | Sequence[Buffer]) -> None:

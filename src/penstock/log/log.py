@@ -29,6 +29,7 @@ from typing import Self
 
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.log.cold_range import ColdRange
 from penstock.log.compactor import Compactor
 from penstock.log.disk import Disk
 from penstock.log.entry_view import EntryView
@@ -188,6 +189,13 @@ class Log:
         if offset >= limit:
             return b""
         return files.segments.read(offset, max_bytes, limit, first_max if at_least_one else 0, is_checked)
+
+    def cold_range(self, offset: Offset, max_bytes: int) -> ColdRange | None:
+        """The range for which a read of so many bytes would wait for the disk; None if it would not wait."""
+        files = self.files
+        if files.disk.volatile or not files.state.start_offset <= offset < files.state.end_offset:
+            return None
+        return files.segments.cold_range(offset, max_bytes)
 
     def batch_size(self, offset: Offset, limit: Offset) -> int:
         """The size of the batch with which a read would begin; 0 if there is nothing below the limit."""

@@ -44,6 +44,12 @@ class MemoryFile:
             at += 1
         return b"".join(parts)
 
+    def is_cached(self, position: int, count: int) -> bool:
+        return True
+
+    def load(self, position: int, count: int) -> None:
+        """The bytes are in memory."""
+
     def append(self, data: Buffer | Sequence[Buffer]) -> None:
         for part in [data] if isinstance(data, (bytes, bytearray, memoryview)) else data:
             last = self._chunks[-1] if self._chunks else b""

@@ -20,6 +20,13 @@ FILE_MODE = 0o644
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
+READ_IF_CACHED: int = getattr(os, "RWF_NOWAIT", 0)
+"""Linux: a read with this flag fails instead of waiting for the disk. 0: the system has no such read."""
+READ_AHEAD_BYTES = 128 * 1024
+"""Linux reads files in pieces of this size by default, so one byte of each tells whether all are there."""
+LOAD_BYTES = 256 * 1024
+"""The buffer of a load. The bytes go into the system's cache, and are not kept here."""
+
 _datasync = getattr(os, "fdatasync", os.fsync)
 """fdatasync does not flush timestamps, but the size: enough to find the data again. macOS has only fsync."""
 
@@ -37,6 +44,31 @@ class OsFile:
     def read_at(self, position: int, count: int) -> bytes:
         try:
             return os.pread(self._fd, count, position)
+        except OSError as problem:
+            _raise(problem, "read", self.path)
+
+    def is_cached(self, position: int, count: int) -> bool:
+        if not READ_IF_CACHED:
+            return True
+        byte = bytearray(1)
+        try:
+            for at in (*range(position, position + count, READ_AHEAD_BYTES), position + count - 1):
+                os.preadv(self._fd, [byte], at, READ_IF_CACHED)
+        except BlockingIOError:
+            return False
+        except OSError:  # not this file system; or the read that follows will tell
+            return True
+        return True
+
+    def load(self, position: int, count: int) -> None:
+        buffer = memoryview(bytearray(min(count, LOAD_BYTES)))
+        end = position + count
+        try:
+            while position < end:
+                read = os.preadv(self._fd, [buffer[: end - position]], position)
+                if not read:
+                    return
+                position += read
         except OSError as problem:
             _raise(problem, "read", self.path)
 

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 
 from penstock.errors import CorruptLog
 from penstock.log.checked_read import checked_length
+from penstock.log.cold_range import ColdRange, find_cold
 from penstock.log.open_files import OpenFiles
 from penstock.log.position_cache import PositionCache
 from penstock.log.segment import Segment
@@ -149,6 +150,20 @@ class Segments:
             raise CorruptLog(segment.path, position, "the checksum of a batch is wrong, or its length")
         segment.note_checked(position, position + size)
         return data if size == len(data) else data[:size]
+
+    def cold_range(self, offset: int, max_bytes: int) -> ColdRange | None:
+        """The range that `read` would wait for. A reader that begins looks for its batch in the file, so its range
+        starts at the index entry before that batch."""
+        segment, position = self.positions.get(offset) or self._entry_before(offset)
+        if position >= segment.size:
+            segment, position = self._entry_before(offset)
+        return find_cold(segment, position, max_bytes)
+
+    def _entry_before(self, offset: int) -> tuple[Segment, int]:
+        segment = self.segments[bisect_right(self.bases, offset) - 1]
+        position = segment.load_index().floor(offset - segment.base_offset)[1]
+        self.use(segment)
+        return segment, position
 
     def batch_size(self, offset: int, limit: int) -> int:
         """The size of the first batch that `read` would return; 0 if there is none."""

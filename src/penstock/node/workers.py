@@ -1,4 +1,4 @@
-"""Threads for blocking work that no request waits for: compaction and the deletion of files."""
+"""Threads for blocking work: compaction and the deletion of files, and loading old records from the disk."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,12 +14,14 @@ WORKER_THREADS = 2
 class Workers:
     """A pool that starts its threads only when there is work."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = WORKER_THREADS, name: str = "penstock-worker") -> None:
+        self._threads = threads
+        self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
     async def run(self, job: Callable[[], T]) -> T:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="penstock-worker")
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         return await asyncio.get_running_loop().run_in_executor(self._pool, job)
 
     def stop(self) -> None:

@@ -41,9 +41,11 @@ def fetch(
     except KafkaError as wrong_session:
         return _session_error(wrong_session.code)
     attempt.read()
+    if attempt.is_cold:
+        return _load_and_read(attempt)
     if attempt.lacks_memory:
         return _wait_for_memory(attempt)
-    if attempt.enough or request.max_wait_ms <= 0:
+    if attempt.enough:
         return attempt.answer()
     return _wait_and_read(attempt)
 
@@ -75,12 +77,21 @@ def _session_error(code: ErrorCode) -> FetchResponse:
     return FetchResponse(error_code=code, session_id=NO_SESSION, responses=[])
 
 
+async def _load_and_read(attempt: "_Attempt") -> FetchResponse:
+    attempt.drop()
+    await attempt.load()
+    attempt.read()
+    return await (
+        _wait_for_memory(attempt) if attempt.lacks_memory or attempt.enough else _wait_and_read(attempt)
+    )
+
+
 async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
     attempt.drop()
     if not attempt.outdated:  # this starts a turn of the loop after the first read
         await attempt.wait()
     attempt.read()
-    return await _wait_for_memory(attempt)
+    return await (_load_and_read(attempt) if attempt.is_cold else _wait_for_memory(attempt))
 
 
 async def _wait_for_memory(attempt: "_Attempt") -> FetchResponse:
@@ -136,7 +147,7 @@ class _Attempt(FetchReader, ABC):
     @property
     @abstractmethod
     def enough(self) -> bool:
-        """Errors are answered at once, as well as requests that name nothing to wait for."""
+        """Errors are answered at once, as well as requests that name nothing to wait for, or do not wait."""
 
     @property
     @abstractmethod
@@ -190,7 +201,8 @@ class _FullAttempt(_Attempt):
 
     @property
     def enough(self) -> bool:
-        return self._failed or not self._partitions or self._bytes >= self._request.min_bytes
+        is_failed_or_empty = self._failed or not self._partitions
+        return is_failed_or_empty or self._bytes >= self._request.min_bytes or self._request.max_wait_ms <= 0
 
     @property
     def outdated(self) -> bool:
@@ -249,7 +261,7 @@ class _SessionAttempt(_Attempt):
 
     @property
     def enough(self) -> bool:
-        return self._failed or self._bytes >= self._request.min_bytes
+        return self._failed or self._bytes >= self._request.min_bytes or self._request.max_wait_ms <= 0
 
     @property
     def outdated(self) -> bool:

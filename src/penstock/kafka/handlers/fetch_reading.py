@@ -1,5 +1,8 @@
 """Reads partitions for one Fetch request, within its limits.
 
+Records that are not in the system's cache are loaded by a thread first (`log.cold_range`), and then read like all
+others. So a reader of old records waits for the disk, and nobody else does.
+
 A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
 request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
 
@@ -9,7 +12,9 @@ again, and another replica will lead. Without one the bytes are lost, and the cl
 tells its application.
 """
 
+import asyncio
 import logging
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,6 +29,7 @@ from penstock.kafka.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from penstock.log import ColdRange
 from penstock.node import Partition
 from penstock.node.access import Quotas
 from penstock.node.fetch_sessions import Wanted
@@ -63,6 +69,24 @@ class FetchReader:
         self._bytes = 0
         self._failed = False
         """Whether a partition was answered with an error."""
+        self._cold: list[ColdRange] | None = []
+        """What has to be loaded; None once that was done: then all is read, as it is."""
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the last read found records that have to be loaded, and left them out."""
+        return bool(self._cold)
+
+    async def load(self) -> None:
+        """Has a thread load these records. The read that follows finds them in memory."""
+        ranges, self._cold = self._cold or [], None
+        for one in ranges:
+            one.hold()
+        job = partial(_load_all, ranges)
+        loading = asyncio.ensure_future(self._context.node.storage.cold_reads.run(job))
+        # The files stay open until the thread has ended, also if the client goes away before.
+        loading.add_done_callback(partial(_release_all, ranges))
+        await asyncio.shield(loading)
 
     @property
     def lacks_memory(self) -> bool:
@@ -134,7 +158,7 @@ class FetchReader:
         max_bytes = min(self._bytes_left, wanted.partition_max_bytes)
         end = partition.end_for(self._isolation)
         records = b""
-        if max_bytes > 0 or self._bytes == 0:
+        if (max_bytes > 0 or self._bytes == 0) and not self._left_cold(partition, wanted, max_bytes, end):
             first = self._bytes == 0  # one batch is always returned, however small the request's limits
             offset = Offset(wanted.fetch_offset)
             records = partition.read(
@@ -160,6 +184,19 @@ class FetchReader:
         )
         return PartitionRead(data, partition, end)
 
+    def _left_cold(self, partition: Partition, wanted: Wanted, max_bytes: int, end: Offset) -> bool:
+        """Whether the records have to be loaded first."""
+        if self._cold is None or wanted.fetch_offset >= end:
+            return False
+        if self._cold and max_bytes <= 0:
+            return True  # the response will be full without it
+        cold = partition.cold_range(Offset(wanted.fetch_offset), max_bytes)
+        if cold is None:
+            return False
+        self._cold.append(cold)
+        self._bytes_left -= max_bytes  # what is loaded for this partition is not loaded for others too
+        return True
+
     def _aborted(
         self, partition: Partition, offset: Offset, records: bytes
     ) -> list[AbortedTransaction] | None:
@@ -171,6 +208,19 @@ class FetchReader:
             AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
             for one in sorted(found, key=lambda one: one.first_offset)
         ]
+
+
+def _load_all(ranges: list[ColdRange]) -> None:
+    for one in ranges:
+        try:
+            one.load()
+        except StorageError:
+            return  # the read that follows fails too, and its row of the response says why
+
+
+def _release_all(ranges: list[ColdRange], _: "asyncio.Future[None]") -> None:
+    for one in ranges:
+        one.release()
 
 
 def refused(index: int, code: ErrorCode) -> PartitionData:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from penstock.batch import BatchHeader, EndMarker, build_marker, iter_headers, read_header
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, OutOfResources, StorageError
-from penstock.log import Appended, Log
+from penstock.log import Appended, ColdRange, Log
 from penstock.log.aborted import AbortedTransaction
 from penstock.log.segment import UNLIMITED
 from penstock.node.clock import Clock
@@ -405,6 +405,10 @@ class Partition:
             first_max=first_max,
             is_checked=is_checked,
         )
+
+    def cold_range(self, offset: Offset, max_bytes: int) -> ColdRange | None:
+        """The bytes for which a read would wait for the disk, and keep everybody waiting; None if it would not wait."""
+        return self.log.cold_range(offset, max_bytes)
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
         """Where `term` ended, or the nearest term before it. This leader's own term has not ended: the log's end."""

@@ -26,6 +26,9 @@ from penstock.types import GroupId, NodeId, Replica
 if TYPE_CHECKING:
     from penstock.node.membership.links import MakeLinks
 
+COLD_READ_THREADS = 4
+"""Disks serve a few requests at a time quicker than one; more readers of old records wait for each other."""
+
 HAND_OVER_SECONDS = 3.0
 """How long a stopping node waits for leadership transfers; partitions without one elect a leader afterwards."""
 HAND_OVER_CHECK_SECONDS = 0.02
@@ -61,6 +64,8 @@ class Storage(Part):
             self.folder.release()
             raise
         self.workers = Workers()
+        self.cold_reads = Workers(COLD_READ_THREADS, "penstock-cold-read")
+        """Loads old records that are not in the system's cache, so that a reader of these keeps nobody else waiting."""
         self.flusher = Flusher(disk, threads("penstock-flush"))
         self.raft = MultiRaft(
             me=self.me,
@@ -84,6 +89,7 @@ class Storage(Part):
             await self.flusher.stop()
             await self.hard_states.stop()
             self.workers.stop()
+            self.cold_reads.stop()
             self.partitions.close()
         finally:
             self.folder.release()
