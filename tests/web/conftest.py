@@ -15,7 +15,7 @@ Create = Callable[..., str]
 @pytest.fixture(scope="session")
 def http(broker: Broker) -> Iterator[httpx.Client]:
     """A caller of the broker that tests share."""
-    with httpx.Client(base_url=broker.http_url, timeout=30) as client:
+    with httpx.Client(base_url=broker.http_url, timeout=60) as client:
         yield client
 
 

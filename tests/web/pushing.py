@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 Json = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Subscriber:
 
 @contextmanager
 def subscriber(http_url: str, **options: Any) -> Iterator[Subscriber]:
-    with connect(push_url(http_url), close_timeout=1, **options) as socket:
+    with connect(push_url(http_url), open_timeout=PATIENCE_SECONDS, close_timeout=1, **options) as socket:
         yield Subscriber(socket)
 
 

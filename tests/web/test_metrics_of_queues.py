@@ -99,11 +99,17 @@ def test_a_share_consumer_changes_every_metric_of_its_queue(broker: Broker) -> N
 def test_a_worker_over_websocket_is_counted_and_messages_that_are_not_due_are_deferred(
     broker: Broker,
 ) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs", "lease_ms": 1000})
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs"})
     publish(broker.bootstrap_servers, "jobs", ["a", "b", "c", "d"])
-    with working(broker.http_url, "workers", "jobs", credit=4) as one:
-        jobs = one.jobs(4)
-        one.settle(jobs[:1], "retry", delay_ms=600_000)
+    with working(broker.http_url, "workers", "jobs", credit=1) as one:
+        jobs = one.jobs(1)
+        one.say(type="credit", credit=0)
+        one.settle(jobs, "retry", delay_ms=600_000)
+        ask(broker, "PATCH", "/v1/queues/workers", {"lease_ms": 1000})
+        while one.hear("working")["lease_ms"] != 1000:
+            pass
+        one.say(type="credit", credit=3)
+        one.jobs(3)
         one.say(type="credit", credit=0)
         found = samples(broker)
         assert (of(found, "workers"), of(found, "deferred")) == (1, 1)

@@ -11,7 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from penstock.batch import iter_headers, read_records
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 LENGTH = Struct(">I")
 
 
@@ -93,7 +93,7 @@ class Worker:
 def working(http_url: str, queue: str, *topics: str, **more: Any) -> Iterator[Worker]:
     """A worker as long as the block lasts, or until it closes its socket itself."""
     url = http_url.replace("http://", "ws://") + "/v1/work"
-    with connect(url, max_size=None) as socket:
+    with connect(url, max_size=None, open_timeout=PATIENCE_SECONDS) as socket:
         yield Worker(socket, {"queue": queue, "topics": list(topics), **more})
 
 

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from penstock import Broker
 from tests.kafka.clients.queues import take, work_off
 from tests.kafka.clients.queues import worker as share_consumer
+from tests.web.leases import BRIEF_MS, LONG_MS, lease_from_now_on, leased_until_ms
 
 Unique = Callable[[str], str]
 Create = Callable[..., str]
@@ -23,7 +24,7 @@ def publish(http: httpx.Client, topic: str, *values: object) -> None:
 
 
 def receive(http: httpx.Client, queue: str, **wish: Any) -> list[dict[str, Any]]:
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, **wish})
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000, **wish})
     assert answer.status_code == 200, answer.text
     jobs: list[dict[str, Any]] = answer.json()["jobs"]
     return jobs
@@ -54,9 +55,10 @@ def test_an_accepted_job_is_done_and_the_others_are_not(http: httpx.Client, crea
 def test_a_job_comes_back_when_its_lease_ends_and_its_receipt_is_then_invalid(
     http: httpx.Client, create: Create
 ) -> None:
-    queue = create(lease_ms=3_000)
+    queue = create(lease_ms=BRIEF_MS)
     publish(http, queue, "slow")
     [job] = receive(http, queue)
+    lease_from_now_on(http, queue, LONG_MS)
     [again] = receive(http, queue)
     assert (again["value"], again["deliveries"]) == ("slow", 2)
     refused = settle(http, queue, accept=[job["receipt"]])
@@ -80,24 +82,26 @@ def test_valid_receipts_are_settled_beside_invalid_ones(http: httpx.Client, crea
 
 def test_a_retried_job_comes_again_after_its_delay_and_not_before(http: httpx.Client, create: Create) -> None:
     queue = create()
-    publish(http, queue, "later")
-    [job] = receive(http, queue)
-    began = time.monotonic()
-    settle(http, queue, retry=[{"receipt": job["receipt"], "delay_ms": 3_000}])
+    publish(http, queue, "later", "tomorrow")
+    later, tomorrow = receive(http, queue)
+    settle(http, queue, retry=[{"receipt": tomorrow["receipt"], "delay_ms": 24 * 3_600_000}])
     assert facts(http, queue)["deferred"] == 1
+    began = time.monotonic()
+    settle(http, queue, retry=[{"receipt": later["receipt"], "delay_ms": 1_000}])
     [again] = receive(http, queue)
-    assert time.monotonic() - began >= 3
-    assert again["deliveries"] == 2
+    assert time.monotonic() - began >= 1
+    assert (again["value"], again["deliveries"]) == ("later", 2)
 
 
 def test_a_renewed_lease_runs_from_its_renewal(http: httpx.Client, create: Create) -> None:
-    queue = create(lease_ms=3_000)
+    queue = create(lease_ms=60_000)
     publish(http, queue, "long")
     [job] = receive(http, queue)
-    renewed = time.monotonic()
-    while time.monotonic() < renewed + 3.5:  # longer than a lease
-        time.sleep(0.2)
-        assert settle(http, queue, renew=[job["receipt"]])["settled"] == 1
+    until_ms = leased_until_ms(http, queue)
+    lease_from_now_on(http, queue, LONG_MS)
+    assert leased_until_ms(http, queue) == until_ms
+    assert settle(http, queue, renew=[job["receipt"]])["settled"] == 1
+    assert leased_until_ms(http, queue) >= until_ms + LONG_MS - 60_000
     assert settle(http, queue, accept=[job["receipt"]])["settled"] == 1
 
 
@@ -193,15 +197,19 @@ def test_peek_starts_at_the_given_offset_and_omits_finished_messages(
 def test_an_exclusive_queue_refuses_a_second_consumer_until_the_first_has_been_idle_for_a_lease(
     http: httpx.Client, create: Create
 ) -> None:
-    queue = create(point_to_point=True, lease_ms=3_000)
-    publish(http, queue, "a", "b")
-    [job] = receive(http, queue, max=1, consumer="till-1")
+    queue = create(point_to_point=True, lease_ms=LONG_MS)
+    publish(http, queue, "a")
+    [job] = receive(http, queue, consumer="till-1")
     settle(http, queue, accept=[job["receipt"]])
     wish = {"consumer": "till-2", "wait_ms": 0}
     refused = http.post(f"/v1/queues/{queue}/receive", json=wish)
     assert refused.status_code == 409
     assert "till-1 at 127.0.0.1" in refused.json()["error"]["message"]
     assert receive(http, queue, consumer="till-2", wait_ms=0, standby=True) == []
+    lease_from_now_on(http, queue, BRIEF_MS)
+    assert receive(http, queue, consumer="till-1", wait_ms=0) == []
+    lease_from_now_on(http, queue, LONG_MS)
+    publish(http, queue, "b")
     [taken] = receive(http, queue, consumer="till-2", standby=True)
     assert (taken["value"], taken["deliveries"]) == ("b", 1)
     assert http.post(f"/v1/queues/{queue}/receive", json={**wish, "consumer": "till-1"}).status_code == 409

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from penstock import Broker
+from tests.web.leases import BRIEF_MS, LONG_MS, lease_from_now_on
 
 Unique = Callable[[str], str]
 
@@ -30,7 +31,7 @@ def publish(http: httpx.Client, topic: str, *values: str) -> None:
 
 
 def receive(http: httpx.Client, queue: str) -> list[dict[str, Any]]:
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, "consumer": "ann"})
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000, "consumer": "ann"})
     answer.raise_for_status()
     jobs: list[dict[str, Any]] = answer.json()["jobs"]
     return jobs
@@ -51,9 +52,10 @@ def undone(http: httpx.Client, queue: str) -> int:
 def test_the_receipt_of_an_ended_lease_does_not_settle_the_next_lease_of_the_same_consumer(
     http: httpx.Client, topic: str
 ) -> None:
-    queue = create(http, topic, topic, lease_ms=3_000)
+    queue = create(http, topic, topic, lease_ms=BRIEF_MS)
     publish(http, topic, "slow", "too")
     first = receive(http, queue)
+    lease_from_now_on(http, queue, LONG_MS)
     second = receive(http, queue)
     assert [job["deliveries"] for job in second] == [2, 2]
     for verdict in ("accept", "reject", "renew"):
