@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 from zlib import crc32
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -26,6 +27,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # Brokers that tests start as processes: consumers should not wait three seconds for more members.
 os.environ["PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS"] = "0"
+
+# Requests of tests wait as long as everything else in them. By default they fail after 5 seconds.
+_timeouts = httpx._config.DEFAULT_TIMEOUT_CONFIG
+_timeouts.connect = _timeouts.read = _timeouts.write = _timeouts.pool = 60.0
 
 HERE = Path(__file__).parent
 

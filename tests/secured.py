@@ -25,7 +25,7 @@ from penstock.config.oidc import OidcSettings
 from penstock.embedded import _BrokerThread
 from tests.tls import Certificates
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 ANY_PORT = Address("127.0.0.1", 0)
 ISSUER, AUDIENCE = "https://id.example.org", "penstock"
 PASSWORDS = {"admin": "admin-password", "alice": "alice-password", "bob": "bob-password"}

@@ -15,7 +15,7 @@ from penstock import Broker
 from penstock.client import Client
 from penstock.errors import ConfigError, DataFolderInUse
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 def produce(broker: Broker, topic: str, *values: str) -> None:
@@ -130,10 +130,10 @@ def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
 def test_a_broker_with_tls_has_certificates_that_end_with_it() -> None:
     with Broker(tls=True) as broker:
         ca = Path(broker.tls_ca_file or "")
-        assert AdminClient(broker.client_settings()).list_topics(timeout=20).brokers
+        assert AdminClient(broker.client_settings()).list_topics(timeout=60).brokers
         assert broker.http_url.startswith("https://")
         context = ssl.create_default_context(cafile=str(ca))
-        with urllib.request.urlopen(f"{broker.http_url}/ready", context=context, timeout=20) as answer:
+        with urllib.request.urlopen(f"{broker.http_url}/ready", context=context, timeout=60) as answer:
             assert answer.status == 200
     assert not ca.exists()
 

@@ -11,7 +11,7 @@ from tests.tls import running
 
 from .conftest import Cli, succeeded
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 def test_a_broker_and_a_client_can_use_the_files(plain_cli: Cli, tmp_path: Path) -> None:

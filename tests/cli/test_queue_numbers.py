@@ -15,7 +15,7 @@ from penstock.client import Client, Job
 from .conftest import Cli, succeeded
 
 HOUR_S = 3600.0
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 UNDONE = 10 - 4 - 1 + 1 + 1
 """Ten jobs, four done, one dead; one that is not due and one that came later."""
 BACKLOG = {"undone": UNDONE, "available": 4, "leased": 0, "deferred": 3, "waiting": 0, "dying": 0}

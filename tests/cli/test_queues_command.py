@@ -17,7 +17,7 @@ from tests.web.workers import working
 from .conftest import Cli, succeeded
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from penstock.cli.serve import open_ports, warn_of_open_ports
 from penstock.config import load_node_config
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 ANYWHERE = ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
 Serve = Callable[..., "subprocess.Popen[str]"]
 
@@ -66,10 +66,10 @@ def test_it_prints_its_listeners_then_ready_and_stops_on_a_signal(
     process = serve("--data-dir", str(tmp_path / "data"), "--set", "limits.max_connections=10", *ANYWHERE)
     said = until_ready(process)
     assert list(said) == ["kafka", "http", "console", "data", "ready"]
-    with urllib.request.urlopen(said["http"] + "/ready", timeout=5) as answer:
+    with urllib.request.urlopen(said["http"] + "/ready", timeout=60) as answer:
         assert json.load(answer)["ready"] is True
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
 
 
@@ -100,13 +100,13 @@ def test_memory_leaves_no_file(serve: Serve, tmp_path: Path, monkeypatch: pytest
     process = serve("--memory", *ANYWHERE)
     assert until_ready(process)["data"] == "in memory"
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_1(serve: Serve, broker: Broker) -> None:
     process = serve("--memory", "--kafka", broker.bootstrap_servers, "--http", "none")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert out == ""
     assert err.startswith("error: kafka=")
@@ -117,7 +117,7 @@ def test_a_data_folder_in_use_is_exit_code_1_and_says_what_to_do(serve: Serve, t
     first = serve("--data-dir", str(tmp_path), *ANYWHERE)
     until_ready(first)
     second = serve("--data-dir", str(tmp_path), *ANYWHERE)
-    _, err = second.communicate(timeout=20)
+    _, err = second.communicate(timeout=60)
     assert second.returncode == 1
     assert "--data-dir" in err
     assert "Traceback" not in err
@@ -126,7 +126,7 @@ def test_a_data_folder_in_use_is_exit_code_1_and_says_what_to_do(serve: Serve, t
 def test_a_folder_that_cannot_be_created_is_one_line_and_exit_code_1(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     process = serve("--data-dir", str(tmp_path / "file" / "data"), *ANYWHERE)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert err.startswith("error: ")
     assert f"{tmp_path / 'file'}" in err
@@ -142,7 +142,7 @@ def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, 
     content = identity.read_bytes()
     identity.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     process = serve("--data-dir", str(tmp_path), *ANYWHERE)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "backup" in err
     assert "Traceback" not in err
@@ -162,7 +162,7 @@ def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, 
 )
 def test_invalid_settings_are_exit_code_2(flags: list[str], said: str, serve: Serve) -> None:
     process = serve(*flags)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert said in err
     assert "Traceback" not in err
@@ -190,7 +190,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(serve: Serve, tmp
 def test_a_broken_config_file_is_exit_code_2_and_names_the_file(serve: Serve, tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
     config.write_text("kafka = [")
-    _, err = (process := serve("--config", str(config))).communicate(timeout=20)
+    _, err = (process := serve("--config", str(config))).communicate(timeout=60)
     assert process.returncode == 2
     assert "penstock.toml" in err
 

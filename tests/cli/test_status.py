@@ -157,7 +157,7 @@ def test_follow_shows_new_events_until_ctrl_c(watched: Broker) -> None:
     create(watched, "late")
     assert topics_of(process.stdout.readline()) == ["late"]
     process.send_signal(2)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
 
 

@@ -38,7 +38,7 @@ from tests.secured import (
 from tests.tls import Certificates, running
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from penstock.config import Address
 from tests.kafka.trio import Trio
 from tests.tls import Certificates
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 PASSWORDS = {"admin": "admin-password"}
 Unique = Callable[[str], str]
 

@@ -17,7 +17,7 @@ from tests.ports import free_ports
 
 Unique = Callable[[str], str]
 IDS = [f"order-{number}" for number in range(12)]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ class Subscriber:
         self.deliveries.put_nowait(delivery)
 
     async def get(self) -> Delivery:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.deliveries.get()
 
 

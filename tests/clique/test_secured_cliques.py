@@ -10,7 +10,7 @@ from penstock.clique import BlockingClique, Clique, Message, Slot
 from penstock.clique.carriers import PenstockCarrier, described, nats_options, secured
 from tests.secured import PASSWORDS, SecuredNode, secured_node
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ class NetworkCuts:
 
         done = threading.Event()
         self._loop.call_soon_threadsafe(on_loop)
-        assert done.wait(10)
+        assert done.wait(60)
 
     # --- the relays
 

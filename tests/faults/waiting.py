@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 

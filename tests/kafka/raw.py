@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.kafka.wire import Message, decode_response, encode_request, join
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 class Reachable(Protocol):

@@ -28,7 +28,7 @@ from tests.ports import free_ports
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 0.02
 ROUND_SECONDS = 0.05
 """Between two checks of a node's replicas against the metadata: moves and repairs take several."""

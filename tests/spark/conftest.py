@@ -66,7 +66,7 @@ def make_topic(broker: Broker, unique: Callable[[str], str]) -> Callable[..., st
         name = unique(prefix)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(60)
         return name
 
     return make

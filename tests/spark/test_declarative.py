@@ -24,7 +24,7 @@ def values_of(broker: Broker, topic: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
     while len(found) < count:
-        found += [message.value() for message in consumer.consume(count - len(found), timeout=20)]
+        found += [message.value() for message in consumer.consume(count - len(found), timeout=60)]
     consumer.close()
     return found
 

@@ -15,7 +15,7 @@ from penstock import Broker
 from penstock.spark.sink import PenstockArrowWriter, Written
 from penstock.spark.sink_options import SinkOptions
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 MakeTopic = Callable[..., str]
 ReadBack = Callable[..., list["Found"]]
 

@@ -54,7 +54,7 @@ def options_of(servers: str, topic: str, **more: str) -> Any:
 
 def delete_group(broker: Broker, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_consumer_groups([group])[group].result(60)
 
 
 def test_a_group_has_the_name_of_its_query_whatever_the_checkpoint(

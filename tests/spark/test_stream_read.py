@@ -52,7 +52,7 @@ def offsets_in(spark: SparkSession, out: str) -> list[int]:
 
 def committed(broker: Broker, group: str) -> dict[tuple[str, int], int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
 
@@ -191,7 +191,7 @@ def test_new_partitions_are_read_from_their_first_record(
     frame = stream(topic, startingOffsets="latest")
     drain(frame, checkpoint, out)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     produce(topic, [{"value": b"x", "partition": n % 3} for n in range(30)])
     drain(frame, checkpoint, out)
     rows = spark.read.parquet(out).groupBy("partition").count().collect()
@@ -201,7 +201,7 @@ def test_new_partitions_are_read_from_their_first_record(
 def delete_records(broker: Broker, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     tp = TopicPartition(topic, 0, before)
-    next(iter(admin.delete_records([tp]).values())).result(20)
+    next(iter(admin.delete_records([tp]).values())).result(60)
 
 
 def test_records_deleted_by_retention_fail_the_stream_and_are_named(
@@ -241,7 +241,7 @@ def test_a_recreated_topic_is_detected(
     produce(topic, [b"x"] * 10)
     drain(frame, checkpoint, out)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(60)
     with pytest.raises(StreamingQueryException, match=f"{topic}-0 is gone"):
         drain(frame, checkpoint, out)
     produce(topic, [b"z"] * 20)
@@ -273,8 +273,8 @@ def test_every_lag_tool_sees_a_stream_that_runs(
         query.processAllAvailable()
         while committed(broker, group).get((topic, 0)) != 25:  # bounded by the test's own time limit
             query.processAllAvailable()
-        (tp,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
-        assert tp.offset == consumer.get_watermark_offsets(tp, timeout=20)[1] == 25
+        (tp,) = consumer.committed([TopicPartition(topic, 0)], timeout=60)
+        assert tp.offset == consumer.get_watermark_offsets(tp, timeout=60)[1] == 25
     finally:
         query.stop()
         consumer.close()

@@ -29,7 +29,7 @@ def records_of(broker: Broker, topic: str, count: int) -> list[Any]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Any] = []
     while len(found) < count:
-        found += consumer.consume(count - len(found), timeout=20)
+        found += consumer.consume(count - len(found), timeout=60)
     consumer.close()
     return found
 
@@ -37,7 +37,7 @@ def records_of(broker: Broker, topic: str, count: int) -> list[Any]:
 def config_of(broker: Broker, topic: str, name: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    return str(admin.describe_configs([asked])[asked].result(20)[name].value)
+    return str(admin.describe_configs([asked])[asked].result(60)[name].value)
 
 
 def test_json_becomes_a_struct(make_topic: Make, produce: Produce, read: Read) -> None:

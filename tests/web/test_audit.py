@@ -14,7 +14,7 @@ from penstock.web.operations import operations
 from tests.node.status.status_events import TOPIC, events_until, has, told
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice-password"}
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 ADMIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "SCRAM-SHA-256",

@@ -19,7 +19,7 @@ from tests.kafka.raw import RawClient
 from tests.kafka.requests import create, write
 
 ANONYMOUS: Entity = {"user": "ANONYMOUS"}
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 Answer = tuple[HTTPResponse, dict[str, object]]
 
 

@@ -23,7 +23,7 @@ from penstock.types import Caller
 from penstock.web.callers import caller_of
 from tests.tls import Certificates, running
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 ANY_PORT = Address("127.0.0.1", 0)
 
 

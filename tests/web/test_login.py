@@ -38,7 +38,7 @@ from penstock.web.work_frames import Work
 from penstock.web.worker import Worker, WorkersShare
 
 PASSWORDS = {"admin": "admin-password", "alice": "alice:password", "bob": "bob-password"}
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 Unique = Callable[[str], str]
 
 

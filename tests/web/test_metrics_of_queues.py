@@ -24,7 +24,7 @@ from tests.web.workers import working
 
 from .test_metrics import labelled, scrape, snapshot
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -36,7 +36,7 @@ def broker() -> Iterator[Broker]:
 
 
 def samples(broker: Broker) -> Samples:
-    with urllib.request.urlopen(broker.http_url + "/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(broker.http_url + "/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

@@ -332,7 +332,7 @@ def test_a_page_of_another_site_may_not_subscribe(
     assert json.loads(refused.value.response.body)["error"]["code"] == "foreign_origin"
     with connect(url, origin=Origin(broker.http_url)) as own:  # a page from this port itself
         own.send('{"type": "ping"}')
-        assert json.loads(own.recv(10))["code"] == "not_subscribed"
+        assert json.loads(own.recv(60))["code"] == "not_subscribed"
     assert not [row for row in caplog.records if row.levelname == "ERROR"], "it is the page's mistake"
 
 

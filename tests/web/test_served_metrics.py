@@ -13,7 +13,7 @@ from penstock import Broker
 
 
 def samples(broker: Broker) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    with urllib.request.urlopen(broker.http_url + "/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(broker.http_url + "/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -59,9 +59,9 @@ def test_client_requests_change_the_metrics(broker: Broker, unique: Callable[[st
 
 
 def test_health_and_readiness_answer(broker: Broker) -> None:
-    with urllib.request.urlopen(broker.http_url + "/health", timeout=10) as answer:
+    with urllib.request.urlopen(broker.http_url + "/health", timeout=60) as answer:
         assert json.load(answer) == {"status": "alive"}
-    with urllib.request.urlopen(broker.http_url + "/ready", timeout=10) as answer:
+    with urllib.request.urlopen(broker.http_url + "/ready", timeout=60) as answer:
         facts = json.load(answer)
     assert facts["ready"] is True
     assert facts["offline_partitions"] == 0
@@ -80,7 +80,7 @@ def test_two_brokers_in_one_process_count_separately(unique: Callable[[str], str
 def test_a_closed_broker_has_closed_its_port() -> None:
     with Broker() as broker:
         url = broker.http_url
-        with urllib.request.urlopen(url + "/health", timeout=10) as answer:
+        with urllib.request.urlopen(url + "/health", timeout=60) as answer:
             assert answer.status == 200
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url + "/health", timeout=2)

@@ -27,7 +27,7 @@ from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 TOPIC = "fake"
 NODE_ID = 7
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 class Request(NamedTuple):

@@ -129,7 +129,7 @@ def test_offsets_that_are_committed_for_a_time_expire_and_their_group_with_them(
         assert cluster.committed(group) == {tp: 5}
         cluster.commit(group, {tp: 6}, retention_ms=1)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        while group in {each.group_id for each in admin.list_consumer_groups().result(20).valid}:
+        while group in {each.group_id for each in admin.list_consumer_groups().result(60).valid}:
             assert cluster.committed(group) in ({tp: 6}, {})
 
 

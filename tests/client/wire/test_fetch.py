@@ -166,4 +166,4 @@ def test_a_missing_topic_is_an_error(broker: Broker, connect: Connect) -> None:
 def _delete_before(broker: Broker, tp: TopicPartition, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.delete_records([Position(tp.topic, tp.partition, offset)]).values():
-        future.result(timeout=10)
+        future.result(timeout=60)

@@ -20,7 +20,7 @@ from penstock.types import TopicPartition as Place
 from tests.client.wire.conftest import Connect
 
 NOW_MS = 1_700_000_000_000
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def read_values(servers: str, topic: str, partitions: int, count: int) -> list[list[bytes]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from confluent_kafka import KafkaException, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 def configure(servers: str, group: str, **configs: str) -> None:

@@ -19,7 +19,7 @@ from penstock.types import TopicPartition as WirePartition
 from tests.node.faulty_disk import FaultyDisk
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 FLUSH_SECONDS = 0.1
 """Far longer than a client needs to ask for the end after it has its answer."""
 ROUNDS = 5

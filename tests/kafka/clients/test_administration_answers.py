@@ -17,8 +17,8 @@ from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
-PATIENCE_MS = 40_000
+PATIENCE_SECONDS = 60.0
+PATIENCE_MS = 60_000
 INVALID_REQUEST = 42
 
 

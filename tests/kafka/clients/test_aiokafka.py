@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from penstock import Broker
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 
 
 def test_records_come_back_in_order_with_keys_headers_and_times(broker: Broker, unique: Unique) -> None:

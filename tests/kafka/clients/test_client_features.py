@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from penstock import Broker
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 LONG_AGO_MS = 1000
 METADATA = 'naïve ☂ {"position": 7}\n'

@@ -23,7 +23,7 @@ from tests.kafka.trio import Trio
 
 T = TypeVar("T")
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 FAST: dict[str, str | int | float] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,

@@ -23,7 +23,7 @@ from penstock.types import Caller, Operation
 from penstock.types import ResourceType as Kind
 from tests.kafka.trio import Trio
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 PASSWORDS = {"admin": "admin-password", "alice": "alice-password"}
 Unique = Callable[[str], str]
 

@@ -30,8 +30,8 @@ Unique = Callable[[str], str]
 Synonym = tuple[str, str | None, str]
 Row = tuple[str, str | None, str, bool, list[Synonym]]
 """Type, value, source, whether it is read-only, and synonyms."""
-PATIENCE_SECONDS = 40.0
-PATIENCE_MS = 40_000
+PATIENCE_SECONDS = 60.0
+PATIENCE_MS = 60_000
 TOPIC, GROUP, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.GROUP, ConfigResourceType.BROKER
 OF_TOPIC, OF_GROUP = ConfigSourceType.DYNAMIC_TOPIC_CONFIG.name, ConfigSourceType.DYNAMIC_GROUP_CONFIG.name
 STATIC, DEFAULT = ConfigSourceType.STATIC_BROKER_CONFIG.name, ConfigSourceType.DEFAULT_CONFIG.name

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from penstock import Broker
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture

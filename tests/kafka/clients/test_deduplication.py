@@ -20,7 +20,7 @@ Send = Callable[[str, str, list[str]], list[int]]
 Read = Callable[[str, str, int], list[str]]
 """The values of that many records from the beginning."""
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 NAME = "penstock-message-id"
 ID_COUNT = 12
 

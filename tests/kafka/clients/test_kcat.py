@@ -90,7 +90,7 @@ class BalancedKcat:
 def test_two_members_share_the_partitions(broker: Broker, unique: Unique) -> None:
     topic, group = unique("kcat"), unique("group")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(60)
     one = BalancedKcat(broker, group, topic)
     assert one.next_assignment() == 4
     two = BalancedKcat(broker, group, topic)

@@ -39,7 +39,7 @@ from penstock.embedded import _BrokerThread
 from penstock.node.access import logins
 from tests.tls import Certificates
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 Unique = Callable[[str], str]
 ANY_PORT = Address("127.0.0.1", 0)

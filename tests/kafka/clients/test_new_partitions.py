@@ -17,7 +17,7 @@ from tests.kafka.trio import Trio
 from tests.web.web_trio import WebTrio
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 ROUNDS = 10
 PARTITIONS = 3
 

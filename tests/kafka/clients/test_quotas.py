@@ -14,7 +14,7 @@ from tests.kafka.programs.tools import CONFIGS
 from tests.kafka.quota_requests import described, set_quotas
 from tests.kafka.raw import RawClient
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 VALUE = bytes(50_000)
 Unique = Callable[[str], str]
 

@@ -25,7 +25,7 @@ from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 RECORDS = 100
 KEYLESS = list(range(3, RECORDS, 10))
 NO_KEY = "Compacted topic cannot accept message without key"

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from penstock import Broker
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 FAST: dict[str, object] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
 Start = Callable[[], AbstractContextManager[Broker]]
 

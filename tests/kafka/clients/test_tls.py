@@ -23,7 +23,7 @@ from penstock.config import Address, Listener, NodeConfig
 from penstock.service import Service
 from tests.tls import Certificates, running
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 Unique = Callable[[str], str]
 ANY_PORT = Address("127.0.0.1", 0)

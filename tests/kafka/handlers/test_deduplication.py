@@ -18,7 +18,7 @@ from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
 NAME = "penstock-message-id"
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 
 
 @pytest.fixture

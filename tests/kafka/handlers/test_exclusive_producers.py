@@ -10,7 +10,7 @@ from tests.kafka.raw import RawClient
 from tests.kafka.requests import create, write
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 def publish(broker: Broker, topic: str) -> httpx.Response:

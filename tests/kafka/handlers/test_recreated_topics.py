@@ -23,7 +23,7 @@ from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 def keep_offsets_on(trio: Trio, node_id: int) -> None:

@@ -32,7 +32,7 @@ from tests.kafka.requests import ask, create
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 GROUP = 32
 OFFSETS_TOPIC = "__consumer_offsets"
 LOCK = "share.record.lock.duration.ms"

@@ -193,7 +193,7 @@ def test_end_callbacks_are_called_whichever_side_ends_the_connection(
         service = broker._thread.service
         if how != "stop":
             waited = asyncio.run_coroutine_threadsafe(connection.told.wait(), _loop_of(service))
-            waited.result(20)
+            waited.result(60)
     assert connection.told.is_set()
 
 

@@ -289,13 +289,13 @@ def test_connections_of_a_deleted_user_are_closed(broker: Broker) -> None:
     admin = administrator(broker)
     secret = ScramCredentialInfo(KafkaMechanism.SCRAM_SHA_256, 4096)
     changed = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("bob", secret, b"bobs")])
-    changed["bob"].result(10)
+    changed["bob"].result(60)
     with RawClient(broker) as client, RawClient(broker) as other:
         log_in(other)
         handshake(client, PLAIN)
         assert authenticate(client, plain("bob", "bobs")).error_code == ErrorCode.NONE
         deletion = UserScramCredentialDeletion("bob", KafkaMechanism.SCRAM_SHA_256)
-        admin.alter_user_scram_credentials([deletion])["bob"].result(10)
+        admin.alter_user_scram_credentials([deletion])["bob"].result(60)
         assert client.is_closed_by_broker()
         metadata(other)
 
@@ -342,11 +342,11 @@ def test_a_fetch_that_waits_ends_when_its_permission_does(broker: Broker) -> Non
     with RawClient(broker) as own, RawClient(broker) as client:
         log_in(own)
         create(own, "waited-for", replicas=1)
-        admin.create_acls([binding])[binding].result(10)
+        admin.create_acls([binding])[binding].result(60)
         log_in(client, "alice")
         client.request(ApiKey.FETCH, 12, fetching("waited-for"))
         wanted = AclBindingFilter(*rule, AclOperation.READ, AclPermissionType.ALLOW)
-        admin.delete_acls([wanted])[wanted].result(10)
+        admin.delete_acls([wanted])[wanted].result(60)
         _, answer = client.answer(ApiKey.FETCH, 12)
     assert isinstance(answer, FetchResponse)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -13,7 +13,7 @@ from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest
 from tests.kafka.raw import RawClient
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 MOST = 100
 SLOW = 1_000
 

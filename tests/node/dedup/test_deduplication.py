@@ -35,7 +35,7 @@ PRODUCE = Api(0, 13, "produce", on_topic=Operation.WRITE)
 NAME = "penstock-message-id"
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 3_600_000
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def digest_of(name: str) -> bytes:

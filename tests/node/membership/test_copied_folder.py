@@ -84,7 +84,7 @@ def test_an_empty_node_whose_id_is_taken_ends_too(trio: Trio, monkeypatch: pytes
         service = Service(config)
         await service.start()
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await service.wait_ready()
         finally:
             await service.stop()

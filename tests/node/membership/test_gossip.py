@@ -19,7 +19,7 @@ from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSett
 from penstock.types import NodeId, Replica
 from tests.node.faulty_disk import FaultyDisk
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 ANY_PORT = Endpoint("127.0.0.1", 0)
 BRISK = SwimSettings(
     probe_interval_ms=100,

@@ -16,7 +16,7 @@ from penstock.node.peers.hello import Introduction, Refusal
 from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 60
 """The limit for events that must happen; no test asserts how long they take."""
 
 KEY = b"a key that all nodes of a test share"

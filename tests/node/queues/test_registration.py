@@ -37,7 +37,7 @@ async def open_queue(node: Node, index: int = 0) -> QueueDriver:
 
 
 async def noted(node: Node) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not node.queues.share_groups.is_known(GROUP):
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -76,7 +76,7 @@ def test_a_queue_with_stored_state_does_not_wait_for_the_coordinator(
         topic = node.metadata.state.topics["jobs"]
         await node.queues.overview.reset(GROUP, topic, 0, 0, caller=BROKER)
         Coordinator(node)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await open_queue(node)).is_open
 
     play(tmp_path, act)

@@ -13,7 +13,7 @@ from penstock.node.calls import BROKER
 from penstock.types import ANONYMOUS, Operation
 
 FETCH = Api(4, 18, "fetch", on_topic=Operation.READ)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 MAX_WAIT_MS = 600_000
 
 

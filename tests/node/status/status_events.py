@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 TOPIC = "penstock.status"
 
 Event = dict[str, Any]

@@ -104,7 +104,7 @@ class ReaderHarness:
         return await asyncio.wait_for(future, 30)
 
     async def until(self, question: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not question():
                 await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ from penstock.config import Limits
 from penstock.node.tls import TlsPort, client_port
 from tests.tls import Certificates
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 MEGABYTE = 1024 * 1024
 
 

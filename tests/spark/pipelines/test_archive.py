@@ -124,7 +124,7 @@ def test_a_recreated_topic_is_refused(shop: Shop, make_topic: Callable[..., str]
     shop.sell(0, 3)
     shop.archive()
     admin = AdminClient({"bootstrap.servers": shop.bootstrap_servers})
-    admin.delete_topics([shop.topic])[shop.topic].result(20)
+    admin.delete_topics([shop.topic])[shop.topic].result(60)
     shop.sell(0, 3)
     with pytest.raises(ArchiveError, match="deleted and created again"):
         shop.archive()

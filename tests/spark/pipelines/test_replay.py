@@ -114,7 +114,7 @@ def test_a_target_that_was_created_again_is_replayed_from_the_beginning(
     )
     target = shop.topic + ".again"
     admin = AdminClient({"bootstrap.servers": shop.bootstrap_servers})
-    admin.delete_topics([target])[target].result(20)
+    admin.delete_topics([target])[target].result(60)
     done = again(shop, suffix=".again")
     assert (done.rows, done.resumed, done.created) == (30, False, (target,))
     assert committed_rows(shop, read, target) == original(read, shop.topic)

@@ -107,7 +107,7 @@ def test_rules_are_kafkas_own(admin: httpx.Client, secured: Broker) -> None:
     everything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    [found] = kafka.describe_acls(everything).result(10)
+    [found] = kafka.describe_acls(everything).result(60)
     assert (found.restype, found.name, found.resource_pattern_type, found.principal) == (
         ResourceType.TOPIC,
         "orders.",

@@ -166,7 +166,7 @@ def test_a_reader_may_wait_at_a_node_that_does_not_lead(
     reader = threading.Thread(target=lambda: found.append(read(callers[at], topic, 0, wait_ms=30_000)))
     reader.start()
     callers[2].post(f"/v1/topics/{topic}/records", json={"records": [{"value": "come", "partition": 0}]})
-    reader.join(20)
+    reader.join(60)
     assert [row["value"] for row in found[0]["records"]] == ["come"]
 
 

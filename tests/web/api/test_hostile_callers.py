@@ -346,7 +346,7 @@ def test_a_stopping_broker_answers_waiting_readers() -> None:
         reader = threading.Thread(target=lambda: found.append(httpx.get(url + path, timeout=30)))
         reader.start()
         until_waited_for(broker, "quiet", True)
-    reader.join(20)
+    reader.join(60)
     assert (found[0].status_code, found[0].json()["error"]["code"]) == (503, "not_ready")
 
 

@@ -18,7 +18,7 @@ from tests.web.workers import working
 
 Unique = Callable[[str], str]
 Facts = dict[str, Any]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture

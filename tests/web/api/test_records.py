@@ -425,7 +425,7 @@ def test_a_waiting_reader_gets_new_records(http: httpx.Client, broker: Broker, u
     reader = threading.Thread(target=lambda: found.append(read(http, topic, wait_ms=30_000)))
     reader.start()
     publish(http, topic, {"value": "here"})
-    reader.join(20)
+    reader.join(60)
     assert [record["value"] for record in found[0]["records"]] == ["here"]
 
 

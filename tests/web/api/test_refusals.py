@@ -89,9 +89,9 @@ def address(broker: Broker, path: str) -> str:
 def first_error(broker: Broker, path: str, frame: dict[str, Any]) -> tuple[str, str, int | None]:
     with connect(address(broker, path)) as socket:
         socket.send(json.dumps(frame))
-        told = json.loads(socket.recv(10))
+        told = json.loads(socket.recv(60))
         with pytest.raises(ConnectionClosed) as ended:
-            socket.recv(10)
+            socket.recv(60)
         closed = ended.value.rcvd
         return told["code"], told["message"], closed.code if closed is not None else None
 
@@ -136,4 +136,4 @@ def test_two_names_for_one_subscription_are_refused(broker: Broker, topic: str, 
     assert message == f"subscription: the address says {other!r}, and the frame {one!r}"
     with connect(address(broker, f"/v1/push?subscription={one}")) as socket:
         socket.send(json.dumps(frame))
-        assert json.loads(socket.recv(10))["type"] == "subscribed"
+        assert json.loads(socket.recv(60))["type"] == "subscribed"

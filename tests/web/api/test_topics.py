@@ -37,7 +37,7 @@ def test_a_topic_of_a_kafka_client_is_listed_and_described(
 ) -> None:
     name = unique("theirs")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(60)
     http.post(f"/v1/topics/{name}/records", json={"records": [{"value": 1, "partition": 1}]})
     [row] = [row for row in http.get("/v1/topics").json()["topics"] if row["name"] == name]
     assert (row["partitions"], row["replication_factor"], row["internal"]) == (2, 1, False)
