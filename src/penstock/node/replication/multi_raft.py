@@ -3,6 +3,11 @@ frame.
 
 One timer checks the deadlines of all groups, and one heartbeat per peer and interval covers all groups that this node
 leads. So a thousand idle groups cost a node a few frames a second and a comparison of a thousand numbers.
+
+A timer that is very late tells of a node that stood still: its machine was suspended, or too busy. The silence of its
+peers is then its own. It sends a heartbeat at once, and listens for CATCH_UP_BEATS before it acts on deadlines.
+Otherwise every such pause would depose leaders: they would miss the answers of their followers, and followers the beats
+of leaders on the same machine. Acting late is always safe: leases are compared with the clock.
 """
 
 import asyncio
@@ -35,6 +40,8 @@ log = logging.getLogger("penstock.node")
 
 TICKS_PER_BEAT = 3
 """Deadlines are checked this many times per heartbeat interval."""
+CATCH_UP_BEATS = 2
+"""How long a node that stood still listens: a beat and its answer, and another one if the first was lost."""
 UUID_BYTES = 16
 FRAME_BYTES = 4 * 1024 * 1024
 """A frame is sent when it has this size, so that the peer can work on it while the rest is being read."""
@@ -141,6 +148,9 @@ class MultiRaft(Part):
         self._session: Callable[[], int] = lambda: random.getrandbits(62)
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
+        self._ticked_at = self._loop.time()
+        self._listens_until = 0.0
+        """Deadlines count again from then on, after the node stood still."""
 
     # --- facts that cores ask for
 
@@ -162,6 +172,7 @@ class MultiRaft(Part):
 
     async def start(self) -> None:
         """Starts the timer. A node that runs alone needs none and never calls this."""
+        self._ticked_at = self.now()
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
     async def stop(self) -> None:
@@ -185,11 +196,15 @@ class MultiRaft(Part):
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
         now = self.now()
-        due = [member for member in self._groups.values() if member.core.next_deadline <= now]
-        for member in due:
-            member.tick()
+        stood_still = now - self._ticked_at >= self.settings.election_timeout_s / 2
+        self._ticked_at = now
+        if stood_still:
+            self._listens_until = now + CATCH_UP_BEATS * self.settings.beat_interval_s
+        if now >= self._listens_until:
+            for member in [one for one in self._groups.values() if one.core.next_deadline <= now]:
+                member.tick()
         self._ticks += 1
-        if self._ticks % TICKS_PER_BEAT == 0:
+        if stood_still or self._ticks % TICKS_PER_BEAT == 0:
             self._beat()
 
     # --- messages
