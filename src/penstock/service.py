@@ -53,6 +53,9 @@ class Service:
         the name and the password of the first one. `on_growth` is called with the number of replicas when there are
         many new ones."""
         self.config = config.validate()
+        if config.processes != 1:
+            expected = "1: a process runs one node; `penstock serve` starts more processes"
+            raise ConfigError("processes", config.processes, expected)
         self._disk = disk
         self._on_growth = on_growth
         self._users = users

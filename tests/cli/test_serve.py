@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock import Broker
-from penstock.cli.serve import open_ports, warn_of_open_ports
+from penstock.cli.announcing import open_ports, warn_of_open_ports
 from penstock.config import load_node_config
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]

@@ -47,9 +47,9 @@ class BrokerProcess:
         for line in self._process.stdout:
             words = line.split()
             if words[:1] == ["kafka"]:
-                bootstrap = words[1]
+                bootstrap = bootstrap or words[1]
             if words[:1] == ["console"]:
-                self.console_url = words[1]
+                self.console_url = self.console_url or words[1]
             if words[:1] == ["ready"]:
                 return bootstrap
         self._process.wait(STOP_TIMEOUT_S)

@@ -130,6 +130,12 @@ def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) 
             node_id += 1
 
 
+def free_port() -> int:
+    """A port that was free for TCP and UDP a moment ago."""
+    with ExitStack() as held:
+        return _free_port(held)
+
+
 def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
     if first is None:
         return _free_port(held)

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -14,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.build import pure_python
+from penstock.cli.announcing import Announcer
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.long_lived import LongLivedObjects
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.cli.table_writer import check_lake, writing_tables
-from penstock.config import DEFAULT_LISTENER, Listener, NodeConfig, load_node_config
+from penstock.config import NodeConfig, load_node_config
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS
+from penstock.config.processes import ID_STEP, process_folder
 from penstock.errors import (
     ConfigError,
     CorruptLog,
@@ -64,6 +66,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005
         "penstock serve --tls-cert broker.pem --tls-key broker.key --require-login",
         "penstock serve --config penstock.toml --set num_partitions=6 --set limits.max_connections=500",
         "penstock serve --config cluster.toml --node-id 2",
+        "penstock serve --data-dir /srv/penstock --processes 4",
     )
 )
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -72,6 +75,8 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 @click.option("--data-dir", metavar="DIR", help="The folder of all data.  [default: penstock-data]")
 @click.option("--memory", is_flag=True, default=None,
               help="Keep everything in memory instead; nothing survives.")  # fmt: skip
+@click.option("--processes", type=int, metavar="N",
+              help="Run N nodes on this machine, each in a process of its own.  [default: 1]")  # fmt: skip
 @click.option("--node-id", type=int, help="This node's number.  [default: 1]")
 @click.option("--kafka", metavar="HOST:PORT", help="Where Kafka clients connect.  [default: 127.0.0.1:9092]")
 @click.option("--advertise", metavar="HOST:PORT",
@@ -103,7 +108,7 @@ def serve(
     settings: tuple[str, ...],
     resets_admin: bool,
     **flags: object,
-) -> None:
+) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Prints its listeners, then a line that starts with "ready" when clients can use it. Flags win over
@@ -112,13 +117,23 @@ def serve(
     With --require-login, a cluster without users gets the user admin, who may do everything; the line
     "admin password: ..." shows the password, once. --reset-admin-password gives it another one: for a
     lone node, or for one node of a cluster while the others run.
+
+    With --processes N, N nodes use N cores. Process K has the node id + 100 (K - 1), the ports + K - 1, and
+    its data in DIR/process-K. They count as one machine: it holds one replica of a partition at most. A
+    process that ends is started again.
     """
     auto_create = {"auto_create_topics": False if no_auto_create else None}
     config = _load(config_file, {**key_values(settings), **flags, **auto_create})
     if resets_admin and not config.require_login:
         raise Misconfigured("--reset-admin-password: without --require-login there are no passwords")
     check_lake(config.lake)
+    if config.processes > 1:
+        from penstock.cli.machine import run_processes  # most brokers are one process
+
+        return run_processes(config, resets_admin=resets_admin)
+    check_folders(config)
     run(config, resets_admin=resets_admin)
+    return 0
 
 
 def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
@@ -138,27 +153,53 @@ def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
         ) from None
 
 
-def run(config: NodeConfig, *, resets_admin: bool = False) -> None:
-    """Serves until a signal comes."""
+def run(
+    config: NodeConfig, *, announcer: Announcer | None = None, resets_admin: bool = False, label: str = ""
+) -> None:
+    """Serves until a signal comes. `label` names this process in its log."""
     import uvloop
 
-    _configure_logging(config.log_level)
+    configure_logging(config.log_level, label)
     _own_the_process()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, time.perf_counter(), resets_admin=resets_admin))
+            serving = _serve(config, announcer or Announcer(), time.perf_counter(), resets_admin=resets_admin)
+            runner.run(serving)
     except NotAdmitted as refused:
         raise Problem(str(refused), refused.hint) from None
     except PenstockError as failure:
         raise Problem(str(failure), START_HINTS.get(type(failure), "")) from None
 
 
-def _configure_logging(level: str) -> None:
+def check_folders(config: NodeConfig) -> None:
+    """A machine whose processes are fewer than before would serve without the partitions of the others."""
+    pattern = re.compile(r"process-(\d+)")
+    found = [int(match[1]) for name in _names_in(config.data_dir) if (match := pattern.fullmatch(name))]
+    last = max(found, default=1)
+    if config.memory or last <= config.processes:
+        return
+    folder, node_id = process_folder(config.data_dir, last), config.node_id + ID_STEP * (last - 1)
+    raise Misconfigured(
+        f"{folder} has data of process {last}, and there would be only {config.processes}",
+        f"start it with --processes {last}; to have fewer, `penstock cluster decommission {node_id}`, then stop it "
+        "and delete that folder",
+    )
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # the node will say what is wrong with it, or make it
+        return []
+
+
+def configure_logging(level: str, label: str = "") -> None:
     if level == "none":  # a handler that drops them: without one, Python prints warnings itself
         logging.basicConfig(handlers=[logging.NullHandler()])
         return
+    name = f"{label} %(name)s" if label else "%(name)s"
     logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=level.upper(), stream=sys.stderr, format=f"%(asctime)s %(levelname)s {name}: %(message)s"
     )
 
 
@@ -183,14 +224,16 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
 
 
-async def _serve(config: NodeConfig, began_seconds: float, *, resets_admin: bool) -> None:
+async def _serve(
+    config: NodeConfig, announcer: Announcer, began_seconds: float, *, resets_admin: bool
+) -> None:
     from penstock.service import Service
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     objects = LongLivedObjects()
-    first = _FirstUser()
+    first = _FirstUser(announcer)
     service = Service(config, eager_http=True, on_growth=objects.exclude, on_first_user=first.show)
     try:
         await service.start()
@@ -198,8 +241,7 @@ async def _serve(config: NodeConfig, began_seconds: float, *, resets_admin: bool
     except OSError as failure:  # before the first log is open there is no StorageError
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
-        _announce(config, service)
-        warn_of_open_ports(config)
+        announcer.listening(config, service)
         if service.max_connections < config.limits.max_connections:
             log.info(
                 "at most %d connections: the system does not allow this process more files (raise `ulimit -n`)",
@@ -208,25 +250,26 @@ async def _serve(config: NodeConfig, began_seconds: float, *, resets_admin: bool
         if await _is_ready(service, stop):
             if resets_admin and not first.is_new:
                 await first.reset(service)
-            click.echo(f"ready   in {(time.perf_counter() - began_seconds) * 1000:.0f} ms; Ctrl-C stops it")
+            announcer.ready((time.perf_counter() - began_seconds) * 1000)
             async with writing_tables(config, service):
                 await stop.wait()
     finally:
         await service.stop()
-    click.echo("stopped")
+    announcer.stopped()
 
 
 class _FirstUser:
-    """Prints the password of `admin`, which is kept nowhere."""
+    """Tells the password of `admin`."""
 
-    is_new = False
-    """Whether this run has made the user."""
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+        self.is_new = False
+        """Whether this run has made the user."""
 
     def show(self, user: str, password: str) -> None:
         """Called when the cluster has no users yet."""
         self.is_new = True
-        click.echo(f"{user} password: {password}")
-        sys.stdout.flush()
+        self._announcer.first_user(user, password)
 
     async def reset(self, service: "Service") -> None:
         node = service.node
@@ -250,56 +293,3 @@ async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:
         return False
     ready.result()
     return True
-
-
-def _announce(config: NodeConfig, service: "Service") -> None:
-    for listener in service.listeners:
-        click.echo(f"kafka   {listener.bind}{_shown(listener)}")
-        if listener.advertise is not None:
-            click.echo(f"        advertised as {listener.advertise}")
-    if service.http_url is not None:
-        click.echo(f"http    {service.http_url}")
-        click.echo(f"console {service.http_url}/console/")
-    if service.cluster_address is not None:
-        click.echo(f"cluster {service.cluster_address}")
-    click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")
-    if note := pure_python():
-        click.echo(f"build   {note}")
-
-
-def _shown(listener: Listener) -> str:
-    """What a client must know to use the listener, beside its address."""
-    facts = [] if listener.name == DEFAULT_LISTENER else [listener.name]
-    facts += [] if listener.protocol == "PLAINTEXT" else [listener.protocol, *(listener.mechanisms or ())]
-    return f"  ({', '.join(facts)})" if facts else ""
-
-
-def warn_of_open_ports(config: NodeConfig) -> None:
-    """Other machines can use these ports, and no port asks who they are; or passwords go there as they are."""
-    http = config.http
-    if config.require_login and http is not None and not http.is_loopback and config.http_encryption is None:
-        line = f"WARNING: clients send passwords and tokens to the HTTP port {http} without TLS"
-        click.secho(line, err=True, fg="red", bold=True)
-    ports = open_ports(config)
-    if not ports:
-        return
-    lines = (
-        "WARNING: everyone who can reach this machine can read, write and delete everything here:",
-        *(f"         {port} needs no login" for port in ports),
-        "         start the node with --require-login and TLS (docs/security.md), or listen on 127.0.0.1",
-    )
-    click.secho("\n".join(lines), err=True, fg="red", bold=True)
-
-
-def open_ports(config: NodeConfig) -> list[str]:
-    """The ports for clients that can be reached from other machines and need no login."""
-    ports = [
-        f"the Kafka port {listener.bind}"
-        for listener in config.kafka_listeners
-        if not (listener.bind.is_loopback or config.require_login or listener.has_login)
-    ]
-    http, tls = config.http, config.http_encryption
-    certificates = tls is not None and tls.client_certificates == "required"
-    if http is not None and not (http.is_loopback or config.require_login or certificates):
-        ports.append(f"the HTTP port {http}")
-    return ports

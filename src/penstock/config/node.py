@@ -42,6 +42,9 @@ USUAL_REPLICAS = 3
 """Enough to lose one and still have a majority."""
 
 
+MAX_PROCESSES = 64
+"""More than most machines have cores; each is a node of the cluster."""
+
 MigrationPolicy = Literal["bidirectional", "upgrade", "downgrade", "disabled"]
 
 
@@ -100,6 +103,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a node."""
 
     node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
+    processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)] = 1
+    """Nodes that `penstock serve` runs on this machine, each in a process of its own: see `processes.py`."""
     data_dir: str = "penstock-data"
     memory: bool = False
     """Keep everything in memory: nothing is written to disk, all is lost at a stop, and data_dir is not used."""

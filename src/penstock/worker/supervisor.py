@@ -1,64 +1,28 @@
-"""Keeps N worker processes running: starts those again that end, until it is told to stop; then waits for them.
+"""Keeps N worker processes running and adds up what they report."""
 
-One thread per process reads its reports and waits for its end. All decisions are made in the thread that calls `run`,
-which gets what happened through a queue. Processes have process groups of their own, so that Ctrl-C in a terminal
-reaches the supervisor alone; they drain when it tells them to, and when it dies.
-"""
-
-import os
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from queue import Empty, Queue
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Any, Final
 
 from penstock.client.worker_counts import WorkerCounts
 from penstock.worker.child import EXIT_NOT_AN_APPLICATION
-from penstock.worker.reports import Report, decode
-from penstock.worker.restarts import RestartBackoff
+from penstock.worker.processes import ProcessSupervisor, SupervisedProcess
+from penstock.worker.reports import decode
 
-REFRESH_SECONDS: Final = 0.5
 KILL_SECONDS: Final = 15.0
 """How much longer than their grace time processes may take to end, before they are killed."""
-EXIT_INTERRUPTED: Final = 130
-
-State = Literal["starting", "running", "stopping", "waiting", "ended"]
 
 
 @dataclass(kw_only=True)
-class WorkerProcess:
+class WorkerProcess(SupervisedProcess):
     """One of the N places, and the process that has it."""
 
-    number: int
-    state: State = "starting"
-    process: "subprocess.Popen[bytes] | None" = None
-    started_at: float = 0.0
-    """On the monotonic clock."""
-    start_again_at: float = 0.0
-    restarts: int = 0
-    exit_code: int | None = None
-    """Of the last process that has ended."""
     counts: WorkerCounts = field(default_factory=WorkerCounts)
     """Of the present process."""
     earlier: WorkerCounts = field(default_factory=WorkerCounts)
     """Of all earlier ones."""
     workers: list[dict[str, Any]] = field(default_factory=list)
-    backoff: RestartBackoff = field(default_factory=RestartBackoff)
-
-    @property
-    def pid(self) -> int | None:
-        return None if self.process is None else self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None
 
     @property
     def total(self) -> WorkerCounts:
@@ -78,21 +42,7 @@ class Observer:
     def output(self, worker: WorkerProcess, line: str) -> None: ...
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    number: int
-    exit_code: int
-
-
-class _Reported(msgspec.Struct, frozen=True):
-    number: int
-    report: Report
-
-
-class _Signalled(msgspec.Struct, frozen=True):
-    pass
-
-
-class Supervisor:
+class Supervisor(ProcessSupervisor[WorkerProcess]):
     def __init__(
         self,
         target: str,
@@ -104,174 +54,48 @@ class Supervisor:
         stdout: int | None = None,
         captures_output: bool = False,
     ) -> None:
-        """`stdout`: the file descriptor of the processes' standard output. `captures_output`: the observer gets their
-        output, line by line."""
+        """`captures_output`: the observer gets the processes' output, line by line."""
+        super().__init__(
+            [WorkerProcess(number=number) for number in range(1, processes + 1)],
+            kill_after_s=grace_s + KILL_SECONDS,
+            stdout=stdout,
+            captures_output=captures_output,
+        )
         self._target = target
         self._grace_s = grace_s
         self._schedules = schedules
         self._observer = observer
-        self._stdout = stdout
-        self._captures_output = captures_output
-        self.workers = [WorkerProcess(number=number) for number in range(1, processes + 1)]
-        self._events: Queue[_Ended | _Reported | _Signalled] = Queue()
-        self._is_stopping = False
-        self._kill_at: float | None = None
-        self._exit_code = 0
 
-    def run(self) -> int:
-        """Returns the exit code when all processes have ended."""
-        with self._taking_signals():
-            try:
-                for worker in self.workers:
-                    self._start(worker)
-                while any(worker.is_alive for worker in self.workers) or not self._is_stopping:
-                    self._take_event()
-                    self._start_due()
-                    self._kill_late()
-                    self._observer.refresh(self.workers)
-            finally:
-                self._kill_all()
-        return self._exit_code
-
-    def stop(self) -> None:
-        """Asks all processes to drain. May be called from any thread."""
-        self._events.put(_Signalled())
-
-    # --- events
-
-    def _take_event(self) -> None:
-        try:
-            event = self._events.get(timeout=REFRESH_SECONDS)
-        except Empty:
-            return
-        match event:
-            case _Signalled():
-                self._drain()
-            case _Reported(number=number, report=report):
-                self._take_report(self.workers[number - 1], report)
-            case _Ended(number=number, exit_code=exit_code):
-                self._take_end(self.workers[number - 1], exit_code)
-
-    def _take_report(self, worker: WorkerProcess, report: Report) -> None:
-        worker.counts = report.counts
-        if report.workers is not None:
-            worker.workers = report.workers
-            if worker.state == "starting":
-                worker.state = "running"
-            self._observer.ready(worker)
-
-    def _take_end(self, worker: WorkerProcess, exit_code: int) -> None:
-        now = time.monotonic()
-        worker.process, worker.exit_code = None, exit_code
-        worker.earlier, worker.counts = worker.total.without_running(), WorkerCounts()
-        if exit_code == EXIT_NOT_AN_APPLICATION and not self._is_stopping:
-            self._exit_code = EXIT_NOT_AN_APPLICATION
-            self._drain()
-        if self._is_stopping:
-            worker.state = "ended"
-            # A process that was still starting has no handler for SIGTERM yet: it had begun nothing.
-            has_failed = exit_code not in (0, -signal.SIGTERM)
-            self._exit_code = self._exit_code or int(has_failed)
-            self._observer.ended(worker, None)
-            return
-        delay_s = worker.backoff.delay_s(now - worker.started_at)
-        worker.state, worker.start_again_at = "waiting", now + delay_s
-        self._observer.ended(worker, delay_s)
-
-    def _drain(self) -> None:
-        if self._is_stopping:
-            return
-        self._is_stopping = True
-        self._kill_at = time.monotonic() + self._grace_s + KILL_SECONDS
-        for worker in self.workers:
-            worker.state = "stopping" if worker.is_alive else "ended"
-            if worker.process is not None:
-                worker.process.send_signal(signal.SIGTERM)
-        self._observer.stopping(self.workers)
-
-    def _start_due(self) -> None:
-        for worker in self.workers:
-            if worker.state == "waiting" and time.monotonic() >= worker.start_again_at:
-                worker.restarts += 1
-                self._start(worker)
-
-    def _kill_late(self) -> None:
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._kill_all()
-
-    def _kill_all(self) -> None:
-        for worker in self.workers:
-            if worker.process is not None:
-                worker.process.kill()
-
-    # --- processes
-
-    def _start(self, worker: WorkerProcess) -> None:
+    def command(self, place: WorkerProcess, report_fd: int) -> list[str]:
         """The first one publishes the jobs of schedules; one is enough."""
-        reading, writing = os.pipe()
         command = [sys.executable, "-m", "penstock.worker", self._target]
-        command += ["--report-fd", str(writing), "--grace", str(self._grace_s)]
-        if self._schedules and worker.number == 1:
-            command.append("--schedules")
-        captured = subprocess.PIPE if self._captures_output else None
-        worker.process = process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=captured if captured is not None else self._stdout,
-            stderr=subprocess.STDOUT if captured is not None else None,
-            pass_fds=[writing],
-            process_group=0,
-        )
-        os.close(writing)
-        worker.state, worker.started_at = "starting", time.monotonic()
-        reports = threading.Thread(target=self._read_reports, args=(worker.number, reading), daemon=True)
-        reports.start()
-        self._start_thread(self._wait_for_end, worker, process, reports)
-        self._observer.started(worker)
+        command += ["--report-fd", str(report_fd), "--grace", str(self._grace_s)]
+        return [*command, "--schedules"] if self._schedules and place.number == 1 else command
 
-    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
-        threading.Thread(target=target, args=arguments, daemon=True).start()
+    def gives_up(self, place: WorkerProcess, exit_code: int) -> bool:
+        return exit_code == EXIT_NOT_AN_APPLICATION
 
-    def _read_reports(self, number: int, fd: int) -> None:
-        with open(fd, "rb") as lines:
-            for line in lines:
-                with suppress(msgspec.DecodeError):  # the process was killed while it wrote
-                    self._events.put(_Reported(number, decode(line)))
+    def on_report(self, place: WorkerProcess, line: bytes) -> None:
+        report = decode(line)
+        place.counts = report.counts
+        if report.workers is not None:
+            place.workers = report.workers
+            if place.state == "starting":
+                place.state = "running"
+            self._observer.ready(place)
 
-    def _wait_for_end(
-        self, worker: WorkerProcess, process: "subprocess.Popen[bytes]", reports: threading.Thread
-    ) -> None:
-        if process.stdout is not None:
-            with process.stdout:
-                for line in process.stdout:
-                    self._observer.output(worker, line.decode(errors="replace").rstrip("\n"))
-        exit_code = process.wait()
-        reports.join(REFRESH_SECONDS)  # a process of the application may still have the pipe
-        if process.stdin is not None:
-            process.stdin.close()
-        self._events.put(_Ended(worker.number, exit_code))
+    def on_started(self, place: WorkerProcess) -> None:
+        self._observer.started(place)
 
-    # --- signals
+    def on_ended(self, place: WorkerProcess, delay_s: float | None) -> None:
+        place.earlier, place.counts = place.total.without_running(), WorkerCounts()
+        self._observer.ended(place, delay_s)
 
-    @contextmanager
-    def _taking_signals(self) -> Iterator[None]:
-        """The first SIGTERM or Ctrl-C drains; the second one kills all processes and ends at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        asked = 0
+    def on_stopping(self) -> None:
+        self._observer.stopping(self.places)
 
-        def on_signal(_number: int, _frame: object) -> None:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
-                raise SystemExit(EXIT_INTERRUPTED)  # `run` kills all processes
-            self.stop()
+    def on_refresh(self) -> None:
+        self._observer.refresh(self.places)
 
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def on_output(self, place: WorkerProcess, line: str) -> None:
+        self._observer.output(place, line)
