@@ -21,6 +21,7 @@ from penstock.config import (
     GroupSettings,
     LakeSettings,
     Limits,
+    SchemaRegistrySettings,
     ShareGroupSettings,
     TransactionSettings,
 )
@@ -105,6 +106,14 @@ def lake_rows() -> Iterator[str]:
         yield f"| `{field.name}` | {f'{value:,}' if isinstance(value, int) else _shown(value)} | {docs[field.name]} |"
 
 
+def schema_registry_rows() -> Iterator[str]:
+    yield "| setting | default | what it does |"
+    yield "|---|---|---|"
+    defaults, docs = SchemaRegistrySettings(), field_docs(SchemaRegistrySettings)
+    for field in msgspec.structs.fields(SchemaRegistrySettings):
+        yield f"| `{field.name}` | {_shown(getattr(defaults, field.name))} | {docs[field.name]} |"
+
+
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The text below each field of a struct, on one line. A field without one has no entry."""
     body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
@@ -134,6 +143,7 @@ TABLES = {
     "share_groups": share_group_rows,
     "transactions": transaction_rows,
     "lake": lake_rows,
+    "schema_registry": schema_registry_rows,
 }
 
 

@@ -13,7 +13,14 @@ from typing import Any, Self
 
 import uvloop
 
-from penstock.config import Address, GroupSettings, Limits, NodeConfig, ShareGroupSettings
+from penstock.config import (
+    Address,
+    GroupSettings,
+    Limits,
+    NodeConfig,
+    SchemaRegistrySettings,
+    ShareGroupSettings,
+)
 from penstock.log import Disk
 from penstock.service import Service
 
@@ -42,6 +49,7 @@ class Broker:
         num_partitions: int = 1,
         topic_defaults: dict[str, str] | None = None,
         status_topic: str = "",
+        schema_registry: str = "",
         groups: GroupSettings | None = None,
         share_groups: ShareGroupSettings | None = None,
         limits: Limits | None = None,
@@ -52,7 +60,8 @@ class Broker:
     ) -> None:
         """`users`: names and passwords. With it, clients must log in and may do only what an access rule allows;
         `super_users` may do everything. `status_topic` names a topic for the status log; without it there is none.
-        `disk` replaces the file system, so that a test can make it fail."""
+        `schema_registry` is the address of one: the console shows Avro and Protobuf by its schemas. `disk` replaces
+        the file system, so that a test can make it fail."""
         self._certificates = _ThrowAwayCertificates() if tls else None
         config = NodeConfig(
             node_id=node_id,
@@ -64,6 +73,7 @@ class Broker:
             num_partitions=num_partitions,
             topic_defaults=topic_defaults or {},
             status_topic=status_topic,
+            schema_registry=SchemaRegistrySettings(url=schema_registry),
             groups=groups or GroupSettings(),
             share_groups=share_groups or ShareGroupSettings(),
             limits=limits or Limits(),

@@ -11,8 +11,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import Message
+from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
@@ -20,27 +19,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock import Broker
-from penstock.spark import schema_registry
-from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for, given_schema, registered_type
-from penstock.spark.payloads.interfaces import BadValue, Decoded
-from penstock.spark.payloads.registry_framing import MAX_INDEXES, WriterSchema, framed
-from penstock.spark.schema_registry import (
+from penstock.schema_registry import registry as schema_registry
+from penstock.schema_registry.framing import MAX_INDEXES, WriterSchema, framed
+from penstock.schema_registry.registry import (
     MAX_ANSWER_BYTES,
     MAX_REFERENCES,
     RegistryError,
     RegistrySettings,
     SchemaRegistry,
 )
-from tests.spark.registry_server import Registry, running
+from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for, given_schema, registered_type
+from penstock.spark.payloads.interfaces import BadValue, Decoded
+from tests.schema_registry.orders import ORDER, message_class
+from tests.schema_registry.registry_server import Registry, running
 
 TOPIC = "orders"
 CONTEXT = SerializationContext(TOPIC, MessageField.VALUE)
-ORDER: dict[str, Any] = {
-    "type": "record",
-    "name": "Order",
-    "namespace": "shop",
-    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
-}
 NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "amount", "type": "double", "default": 0.0}]}
 
 
@@ -48,7 +42,7 @@ NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "amount", "type": "doubl
 def registry() -> Iterator[Registry]:
     with running() as registry:
         yield registry
-    schema_registry._cached.clear()
+    schema_registry.of_process.clear()
 
 
 @pytest.fixture
@@ -88,36 +82,6 @@ def rows(found: Decoded) -> list[Any]:
 def avro(client: SchemaRegistryClient, schema: dict[str, Any], *orders: dict[str, Any]) -> list[bytes]:
     serialize = AvroSerializer(client, json.dumps(schema))
     return [serialize(order, CONTEXT) for order in orders]
-
-
-def message_class(*fields: tuple[str, int], file: str = "order.proto") -> type[Message]:
-    """A message shop.Order with these fields, and a nested one."""
-    proto = descriptor_pb2.FileDescriptorProto(name=file, package="shop", syntax="proto3")
-    proto.dependency.append("google/protobuf/timestamp.proto")
-    proto.message_type.add(name="Other").field.add(name="x", number=1, type=9, label=1)
-    order = proto.message_type.add(name="Order")
-    for number, (name, kind) in enumerate(fields, 1):
-        order.field.add(name=name, number=number, type=kind, label=1)
-    line = order.nested_type.add(name="Line")
-    line.field.add(name="sku", number=1, type=9, label=1)
-    order.field.add(name="lines", number=20, type=11, label=3, type_name=".shop.Order.Line")
-    order.field.add(name="at", number=21, type=11, label=1, type_name=".google.protobuf.Timestamp")
-    entry = order.nested_type.add(name="TagsEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=9, label=1)
-    entry.field.add(name="value", number=2, type=5, label=1)
-    order.field.add(name="tags", number=22, type=11, label=3, type_name=".shop.Order.TagsEntry")
-    kinds = proto.enum_type.add(name="Kind")
-    for number, name in enumerate(("SMALL", "LARGE")):
-        kinds.value.add(name=name, number=number)
-    order.field.add(name="kind", number=23, type=14, label=1, type_name=".shop.Kind")
-    pool = descriptor_pool.DescriptorPool()
-    known = descriptor_pb2.FileDescriptorProto()
-    descriptor_pool.Default().FindFileByName("google/protobuf/timestamp.proto").CopyToProto(known)
-    pool.Add(known)
-    pool.Add(proto)
-    found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
-    return found
 
 
 PROTO_SCHEMA = "id bigint, name string"
@@ -333,12 +297,14 @@ def test_a_registry_that_misbehaves_fails_the_task_and_is_named(
             json.dumps({"schema": "{}", "references": [{**reference, "version": 5}]}).encode(),
             "no version 5",
         ),
+        (200, b'{"schema": "{}", "references": 7}', "references that cannot be read"),
+        (200, b'{"schema": "{}", "references": [{"name": "r"}]}', "references that cannot be read"),
     ]
     for number, (status, body, said) in enumerate(wrong, 1):
         registry.answers[f"/schemas/ids/{number}"] = status, body
         with pytest.raises(RegistryError, match=said):
             asking(registry).schema_of(number)
-    assert sum("ids/5" in path for path in registry.asked) == schema_registry.TRIES
+    assert sum("ids/5" in path for path in registry.asked) == RegistrySettings(url=registry.url).tries
     with pytest.raises(RegistryError, match="has no subject 'nothing'"):
         asking(registry).latest("nothing")
 

@@ -21,6 +21,7 @@ from penstock.config.listeners import DEFAULT_LISTENER, InterNodeTls, Listener, 
 from penstock.config.loading import load_node_config
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
+from penstock.config.schema_registry import SchemaRegistrySettings
 from penstock.config.share_groups import ShareGroupSettings, share_group_settings
 from penstock.config.topic import TopicConfig
 from penstock.config.transactions import TransactionSettings
@@ -44,6 +45,7 @@ __all__ = [
     "Limits",
     "Listener",
     "NodeConfig",
+    "SchemaRegistrySettings",
     "ShareGroupConfig",
     "ShareGroupSettings",
     "TlsSettings",

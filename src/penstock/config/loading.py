@@ -1,10 +1,10 @@
 """Makes one NodeConfig of four layers: defaults < TOML file < environment < command line.
 
 All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[share_groups]`,
-`[transactions]`, `[lake]`, `[replication]`, `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the
-key in capitals, with the table's name in front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`,
-`PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Tables with a name of their own (`[[topics]]`, `[[queues]]`, `[[listeners]]`,
-`[http_tls]`, `[inter_node_tls]`) are in the file only.
+`[transactions]`, `[lake]`, `[schema_registry]`, `[replication]`, `[limits]` and `[topic_defaults]`; in the environment
+`PENSTOCK_` and the key in capitals, with the table's name in front (`PENSTOCK_NUM_PARTITIONS`,
+`PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). Tables with a name of their own
+(`[[topics]]`, `[[queues]]`, `[[listeners]]`, `[http_tls]`, `[inter_node_tls]`) are in the file only.
 A name that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no
 effect.
 
@@ -30,6 +30,7 @@ from penstock.config.listeners import InterNodeTls, read_http_tls, read_listener
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.oidc import OidcSettings
 from penstock.config.overrides import nearest
+from penstock.config.schema_registry import SchemaRegistrySettings
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.config.transactions import TransactionSettings
 from penstock.errors import ConfigError
@@ -62,6 +63,7 @@ _SECTIONS: dict[str, type] = {
     "share_groups": ShareGroupSettings,
     "transactions": TransactionSettings,
     "lake": LakeSettings,
+    "schema_registry": SchemaRegistrySettings,
     "oidc": OidcSettings,
     "replication": ClusterSettings,
     "limits": Limits,

@@ -29,6 +29,7 @@ from penstock.config.listeners import (
 )
 from penstock.config.oidc import OidcSettings
 from penstock.config.overrides import parse_overrides, resolve
+from penstock.config.schema_registry import SchemaRegistrySettings
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.config.transactions import TransactionSettings
 from penstock.errors import ConfigError, KafkaError
@@ -177,6 +178,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     share_groups: ShareGroupSettings = ShareGroupSettings()
     transactions: TransactionSettings = TransactionSettings()
     lake: LakeSettings = LakeSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     oidc: OidcSettings = OidcSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
@@ -249,6 +251,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         self.transactions.validate()
         self.replication.validate()
         self.oidc.validate()
+        self.schema_registry.validate()
         self._check_lake()
         self.limits.validate()
         self._check_storage()

@@ -45,7 +45,12 @@ def _registered(options: SourceOptions) -> StructType:
                 "valueSchema", None, "a schema, or schemaRegistrySubject, unless the query reads one topic"
             )
         subject = f"{next(iter(topics))}-value"
-    return registered_type(registry_of(options.payload).latest(subject))
+    from penstock.schema_registry.registry import RegistryError, UnknownSubject  # few readers need it
+
+    try:
+        return registered_type(registry_of(options.payload).latest(subject))
+    except UnknownSubject as unknown:
+        raise RegistryError(f"{unknown}: name it by schemaRegistrySubject, or give valueSchema") from None
 
 
 def _sample(options: SourceOptions) -> list[bytes]:

@@ -21,8 +21,8 @@ from penstock.spark.schema import arrow_schema
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
+    from penstock.schema_registry.registry import SchemaRegistry
     from penstock.spark.columns import Block
-    from penstock.spark.schema_registry import SchemaRegistry
 
 log = logging.getLogger("penstock.spark")
 
@@ -45,7 +45,7 @@ class BadRecord(PenstockError):
 
 
 def registry_of(payload: PayloadOptions) -> "SchemaRegistry":
-    from penstock.spark.schema_registry import RegistrySettings, SchemaRegistry  # few readers need it
+    from penstock.schema_registry.registry import RegistrySettings, SchemaRegistry  # few readers need it
 
     assert payload.registry_url is not None
     return SchemaRegistry(

@@ -10,12 +10,14 @@ moment. It is no consumer: nothing is stored, nothing is leased. Limits, beside 
     many scans                  MAX_SCANS on a node; more are refused
     the newest messages         `browse_frames`.MAX_LIMIT messages of SHOWN_BYTES_MAX are held and sorted
     a tail                      TAILED_MAX partitions
+    a schema registry           `schema_values`
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -49,6 +51,9 @@ from penstock.web.websocket_frames import (
 )
 from penstock.web.websocket_protocol import text_frame
 
+if TYPE_CHECKING:
+    from penstock.web.schema_values import RegistryValues
+
 PATH = "/v1/browse"
 FRAMES_PER_SECOND = 100
 """A person clicks; credit for a thousand messages is one frame."""
@@ -76,6 +81,7 @@ class BrowseEndpoint:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._scans = 0
+        self._schemas = _registry_values(node)
 
     async def explain(self, request: Request) -> Response:
         return upgrade_required(PATH, "docs/http-api.md")
@@ -89,7 +95,7 @@ class BrowseEndpoint:
         try:
             await accept(socket)
             with suppress(WebSocketDisconnect):
-                await _Connection(self._node, socket).serve()
+                await _Connection(self._node, socket, self._schemas).serve()
         finally:
             self._scans -= 1
 
@@ -98,6 +104,16 @@ class BrowseEndpoint:
             return None
         message = f"this node has {MAX_SCANS} scans: stop one, or try again later"
         return error_response(Problem(503, "too_many_scans", message))
+
+
+def _registry_values(node: Node) -> "RegistryValues | None":
+    if not node.config.schema_registry.is_set:
+        return None
+    from penstock.web.schema_values import (
+        RegistryValues,
+    )  # few nodes have a registry, and this is slow to import
+
+    return RegistryValues(node.config.schema_registry)
 
 
 class _Credit:
@@ -124,9 +140,10 @@ class _Credit:
 class _Connection:
     """One scan, from its first frame to its end."""
 
-    def __init__(self, node: Node, socket: WebSocket) -> None:
+    def __init__(self, node: Node, socket: WebSocket, schemas: "RegistryValues | None") -> None:
         self._node = node
         self._socket = socket
+        self._schemas = schemas
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
         self._sender = FrameSender(
             socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
@@ -162,7 +179,8 @@ class _Connection:
             message = f"a tail of {len(partitions)} partitions: choose at most {TAILED_MAX} of them"
             raise wrong("partitions", message)
         client = InnerClient(self._node, caller)
-        scanner = PartitionScanner(self._node, client, request.topic, compile_filter(request.filter))
+        matches = compile_filter(request.filter)
+        scanner = PartitionScanner(self._node, client, request.topic, matches, self._schemas)
         return _Scan(request, partitions, client, scanner, self._sender)
 
     async def _listen(self, scan: "_Scan") -> None:

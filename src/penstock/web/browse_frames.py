@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.batch import Record
 from penstock.web.api.payloads import RecordOut, record_out
 from penstock.web.api.topics import TopicName
+from penstock.web.scanned_record import BySchema, ScannedRecord
 from penstock.web.websocket_frames import Frames
 
 MAX_FRAME_CHARACTERS = 64 * 1024
@@ -29,7 +29,8 @@ Credit = Annotated[int, Meta(ge=1, le=MAX_CREDIT)]
 class RecordFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is given must hold. `key` and `value` are texts that these contain; `header` is the name of a header,
     `header_value` a text that it contains. `field` is a path into JSON values (`customer.address.0.city`), and
-    `field_value` what is there: a string as it is, anything else as its JSON. There are no patterns and no expressions:
+    `field_value` what is there: a string as it is, anything else as its JSON. Keys and values that are decoded by a
+    schema are compared as JSON, too. There are no patterns and no expressions:
     a filter costs one comparison for each message, whatever the caller asks for."""
 
     key: Text | None = None
@@ -77,17 +78,35 @@ AnyFrame = Browse | More | Stop
 FRAMES: Frames[AnyFrame] = Frames(AnyFrame, MAX_FRAME_CHARACTERS)
 
 
+class DecodedOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A key or a value by its schema in the registry. `json` is its text, or null where `problem` says why there is
+    none; `truncated`: the text is longer than shown."""
+
+    schema_id: str
+    """A number, or a GUID."""
+    schema_type: str | None
+    """AVRO, PROTOBUF or JSON; null if the schema is not known."""
+    schema_name: str | None
+    json: str | None
+    truncated: bool
+    problem: str | None
+
+
 class BrowsedMessage(RecordOut, frozen=True, kw_only=True):
-    """`key_bytes` and `value_bytes` are the whole sizes; `truncated`: the key or the value is longer than shown."""
+    """`key_bytes` and `value_bytes` are the whole sizes; `truncated`: the key or the value is longer than shown.
+    `key_decoded` and `value_decoded` are there if a registry is set and the key or the value names a schema of it."""
 
     partition: int
     key_bytes: int | None
     value_bytes: int | None
     truncated: bool
+    key_decoded: DecodedOut | None
+    value_decoded: DecodedOut | None
 
 
-def browsed(record: Record, partition: int) -> BrowsedMessage:
+def browsed(scanned: ScannedRecord, partition: int) -> BrowsedMessage:
     """The message as text, as far as it is UTF-8, else in base64."""
+    record = scanned.record
     key, value = record.key, record.value
     shown = record_out(record._replace(key=_cut(key), value=_cut(value)), "text")
     return BrowsedMessage(
@@ -96,6 +115,22 @@ def browsed(record: Record, partition: int) -> BrowsedMessage:
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
         truncated=max(len(key or b""), len(value or b"")) > SHOWN_BYTES_MAX,
+        key_decoded=_decoded_out(scanned.key),
+        value_decoded=_decoded_out(scanned.value),
+    )
+
+
+def _decoded_out(found: BySchema | None) -> DecodedOut | None:
+    if found is None:
+        return None
+    text = _cut(found.json)
+    return DecodedOut(
+        schema_id=str(found.decoded.key),
+        schema_type=found.decoded.schema_type or None,
+        schema_name=found.decoded.name or None,
+        json=None if text is None else text.decode(),
+        truncated=text is not None and text != found.json,
+        problem=found.decoded.problem or None,
     )
 
 

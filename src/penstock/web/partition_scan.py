@@ -2,10 +2,10 @@
 
 A step is one fetch, and unpacking it in a thread: the event loop never waits for a scan, and a scan that is stopped
 ends within a step. Batches that do not unpack are skipped and counted. Records that retention deletes meanwhile are
-skipped.
+skipped. Records of schemas that are not known yet are decoded again when the registry has been asked for them.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
@@ -16,6 +16,11 @@ from penstock.web.api.reading import UNPACKED_BYTES_MAX, Reading, ReadParams, fe
 from penstock.web.api.routing import in_thread_if
 from penstock.web.browse_frames import BrowsedMessage, browsed
 from penstock.web.record_filter import Matches
+from penstock.web.scanned_record import ScannedRecord
+
+if TYPE_CHECKING:
+    from penstock.schema_registry.framing import SchemaKey
+    from penstock.web.schema_values import RegistryValues
 
 STEP_BYTES = 256 * 1024
 """Read at once: some milliseconds of a thread."""
@@ -26,16 +31,26 @@ class Step(NamedTuple):
     next_offset: int
     unreadable: int = 0
     """Batches that did not unpack."""
+    missing: "frozenset[SchemaKey]" = frozenset()
+    """Schemas that the registry was not asked for."""
 
 
 class PartitionScanner:
     """Reads the partitions of one topic on behalf of a caller."""
 
-    def __init__(self, node: Node, client: InnerClient, topic: str, matches: Matches) -> None:
+    def __init__(
+        self,
+        node: Node,
+        client: InnerClient,
+        topic: str,
+        matches: Matches,
+        schemas: "RegistryValues | None" = None,
+    ) -> None:
         self._reading = Reading(node)
         self._client = client
         self._topic = topic
         self._matches = matches
+        self._schemas = schemas
 
     async def step(self, partition: int, first: int, end: int, *, wait_ms: int = 0) -> Step:
         """The matching records from `first` on and before `end`, as far as one fetch reads. With `wait_ms`, it waits
@@ -48,14 +63,23 @@ class PartitionScanner:
                 raise
             return Step([], end)  # retention has deleted them
         data = fetched_bytes(found)
-        step = await in_thread_if(bool(data), select, data, partition, first, end, self._matches)
+        step = await self._select(data, partition, first, end)
+        if self._schemas is not None and step.missing and await self._schemas.load(step.missing):
+            step = await self._select(data, partition, first, end)
         is_stuck = step.next_offset == first and not wait_ms
         return step._replace(next_offset=end) if is_stuck else step
 
+    async def _select(self, data: bytes, partition: int, first: int, end: int) -> Step:
+        arguments = data, partition, first, end, self._matches, self._schemas
+        return await in_thread_if(bool(data), select, *arguments)
 
-def select(data: bytes, partition: int, first: int, end: int, matches: Matches) -> Step:
+
+def select(
+    data: bytes, partition: int, first: int, end: int, matches: Matches, schemas: "RegistryValues | None"
+) -> Step:
     """May run in a thread."""
     found: list[BrowsedMessage] = []
+    missing: set[SchemaKey] = set()
     next_offset, unreadable = first, 0
     for position, header in iter_headers(data):
         try:
@@ -64,8 +88,9 @@ def select(data: bytes, partition: int, first: int, end: int, matches: Matches) 
             )
         except BatchError:
             records, unreadable = [], unreadable + 1
-        found += [browsed(one, partition) for one in records if first <= one.offset < end and matches(one)]
+        scanned = (ScannedRecord(one, schemas, missing) for one in records if first <= one.offset < end)
+        found += [browsed(one, partition) for one in scanned if matches(one)]
         next_offset = max(next_offset, header.next_offset)
         if next_offset >= end:
             break
-    return Step(found, min(next_offset, end), unreadable)
+    return Step(found, min(next_offset, end), unreadable, frozenset(missing))

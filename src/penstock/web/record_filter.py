@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.batch import Record
 from penstock.web.api.problems import wrong
 from penstock.web.browse_frames import MAX_PATH_PARTS, RecordFilter
+from penstock.web.scanned_record import ScannedRecord
 
-Matches = Callable[[Record], bool]
+Matches = Callable[[ScannedRecord], bool]
 
 _MISSING = object()
 
@@ -22,7 +22,7 @@ def compile_filter(wanted: RecordFilter) -> Matches:
     if wanted.field_value is not None and wanted.field is None:
         raise wrong("filter.field", "expected the field that has this value")
     checks = [*_texts(wanted), *_fields(wanted)]
-    return lambda record: all(check(record) for check in checks)
+    return lambda scanned: all(check(scanned) for check in checks)
 
 
 def _texts(wanted: RecordFilter) -> list[Matches]:
@@ -30,14 +30,14 @@ def _texts(wanted: RecordFilter) -> list[Matches]:
     checks: list[Matches] = []
     if wanted.key is not None:
         key = wanted.key.encode()
-        checks.append(lambda record: record.key is not None and key in record.key)
+        checks.append(lambda scanned: scanned.key_contains(key))
     if wanted.value is not None:
         value = wanted.value.encode()
-        checks.append(lambda record: record.value is not None and value in record.value)
+        checks.append(lambda scanned: scanned.value_contains(value))
     if wanted.header is not None:
         name, text = wanted.header, (wanted.header_value or "").encode()
         checks.append(
-            lambda record: any(one == name and text in (data or b"") for one, data in record.headers)
+            lambda scanned: any(one == name and text in (data or b"") for one, data in scanned.record.headers)
         )
     return checks
 
@@ -49,19 +49,17 @@ def _fields(wanted: RecordFilter) -> list[Matches]:
     if len(path) > MAX_PATH_PARTS:
         raise wrong("filter.field", f"a path of {len(path)} parts: at most {MAX_PATH_PARTS}")
 
-    def has_field(record: Record) -> bool:
-        found = _at(record.value, path)
+    def has_field(scanned: ScannedRecord) -> bool:
+        found = _at(scanned, path)
         return found is not _MISSING and (expected is None or _shown(found) == expected)
 
     return [has_field]
 
 
-def _at(value: bytes | None, path: list[str]) -> Any:
+def _at(scanned: ScannedRecord, path: list[str]) -> Any:
     """The part of a JSON value at this path; _MISSING if it is not JSON, or has no such path."""
-    if value is None:
-        return _MISSING
     try:
-        found = msgspec.json.decode(value)
+        found = scanned.value_as_json()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _MISSING
     for part in path:

@@ -13,7 +13,7 @@ from .interfaces import Decoder, Encoder, PayloadError, shown
 from .options import PayloadOptions
 
 if TYPE_CHECKING:
-    from .registry_framing import SchemaKey, WriterSchema
+    from penstock.schema_registry.framing import SchemaKey, WriterSchema
 
     Lookup = Callable[[SchemaKey], WriterSchema]
 

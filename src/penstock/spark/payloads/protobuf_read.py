@@ -6,26 +6,25 @@ google.protobuf.Timestamp is a timestamp. A field with presence that is not set 
 Messages that contain themselves have no Spark type and are refused.
 """
 
-import base64
-import binascii
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from pyspark.sql import types
 
+from penstock.schema_registry.framing import WriterSchema
+from penstock.schema_registry.protobuf_types import message_type
+
 from .interfaces import BadValue, Decoded, Decoder, PayloadError, clip
-from .registry_framing import WriterSchema
 from .spark_types import arrow_struct, path_of
 
 MAX_DEPTH: Final = 50
 MAX_FIELDS: Final = 10_000
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-WELL_KNOWN: Final = "google/"
 
 Getter = Callable[[Any], Any]
 
@@ -90,47 +89,6 @@ class ProtobufDecoder(Decoder):
 
 def protobuf_writer(schema: WriterSchema, indexes: tuple[int, ...]) -> ProtobufDecoder:
     return ProtobufDecoder(message_type(schema, indexes))
-
-
-def message_type(schema: WriterSchema, indexes: tuple[int, ...]) -> Descriptor:
-    """The message at this path of the file. PayloadError if the schema has none, or is no schema."""
-    pool = descriptor_pool.DescriptorPool()
-    try:
-        for name, text in schema.references.items():
-            _add(pool, _file(text, name), set())
-        file = _file(schema.text, "")
-        _add(pool, file, set())
-        names, messages = [file.package] if file.package else [], file.message_type
-        for index in indexes:
-            names.append(messages[index].name)
-            messages = messages[index].nested_type
-        return pool.FindMessageTypeByName(".".join(names))
-    except IndexError:
-        raise PayloadError(f"the schema has no message {'.'.join(map(str, indexes))}") from None
-    except (KeyError, TypeError, ValueError, binascii.Error, DecodeError) as error:
-        raise PayloadError(
-            f"no serialized Protobuf schema, which the registry must give by format=serialized: {clip(str(error))}"
-        ) from None
-
-
-def _file(text: str, name: str) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto()
-    file.ParseFromString(base64.b64decode(text, validate=True))
-    file.name = name or file.name or "main.proto"
-    return file
-
-
-def _add(
-    pool: descriptor_pool.DescriptorPool, file: descriptor_pb2.FileDescriptorProto, seen: set[str]
-) -> None:
-    """Files of Google's that schemas import need not be in the registry."""
-    for name in file.dependency:
-        if name.startswith(WELL_KNOWN) and name not in seen:
-            seen.add(name)
-            known = descriptor_pb2.FileDescriptorProto()
-            descriptor_pool.Default().FindFileByName(name).CopyToProto(known)
-            _add(pool, known, seen)
-    pool.Add(file)
 
 
 def _fields(descriptor: Descriptor, path: str, counted: list[int], depth: int = 0) -> list[_Field]:

@@ -2,10 +2,12 @@
 
 from pyspark.sql.types import StructType
 
+from penstock.schema_registry.avro_references import inlined
+from penstock.schema_registry.framing import WriterSchema
+
 from .interfaces import Decoder, PayloadError
 from .options import PayloadOptions
 from .registry_decoder import Lookup, RegistryDecoder
-from .registry_framing import WriterSchema
 from .spark_types import check_supported
 
 
@@ -31,7 +33,6 @@ def registered_type(schema: WriterSchema) -> StructType:
         from .protobuf_read import protobuf_writer
 
         return protobuf_writer(schema, (0,)).spark_type
-    from .avro_references import inlined
     from .avro_schema import parse_avro
 
     found = parse_avro(inlined(schema.text, schema.references)).spark
@@ -41,7 +42,6 @@ def registered_type(schema: WriterSchema) -> StructType:
 
 def _avro_writer(schema: WriterSchema, indexes: tuple[int, ...]) -> Decoder:
     from .avro_read import AvroDecoder
-    from .avro_references import inlined
     from .avro_schema import parse_avro
 
     shape = parse_avro(inlined(schema.text, schema.references))

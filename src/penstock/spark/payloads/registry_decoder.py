@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from penstock.schema_registry.framing import HEADER, Framed, SchemaKey, WriterSchema, framed
+
 from .arrow_fit import Convert, fit
 from .interfaces import BadValue, Decoded, Decoder, PayloadError, clip
-from .registry_framing import HEADER, Framed, SchemaKey, WriterSchema, framed
 from .spark_types import arrow_struct, check_promises
 
 MAX_PLANS: Final = 200

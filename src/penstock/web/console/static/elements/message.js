@@ -1,9 +1,9 @@
-/** One message in a dialog: key, headers, and its value as JSON, text or bytes. Everything is text, never HTML. */
+/** One message in a dialog: key, headers, and its value as JSON (also by its schema), text or bytes. All of it is text, never HTML. */
 
 import { get, path } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, time } from "../lib/format.js";
-import { download, hexDump, indented, parsedJson, payloadBytes } from "../lib/payload.js";
+import { download, hexDump, indented, isPrintable, keyText, parsedJson, payloadBytes, valueText } from "../lib/payload.js";
 import { openDialog } from "./dialog.js";
 import { button, facts } from "./parts.js";
 import { toast, toastError } from "./toast.js";
@@ -31,9 +31,12 @@ function content(topic, message) {
   return [
     facts([
       ["Time", time(message.timestamp_ms)],
-      ["Key", message.key === null ? "none" : h("code", {}, message.key)],
+      ["Key", message.key === null ? "none" : h("code", {}, keyText(message))],
       ["Size", message.value_bytes === null ? "no value" : bytes(message.value_bytes)],
+      ...schemaFacts("Schema of the key", message.key_decoded),
+      ...schemaFacts("Schema", message.value_decoded),
     ]),
+    ...schemaNotes(message),
     headersOf(message),
     valueOf(message),
     h(
@@ -45,6 +48,24 @@ function content(topic, message) {
   ];
 }
 
+/** @param {string} title @param {import("../lib/browse.js").Decoded | null} decoded @returns {[string, string][]} */
+function schemaFacts(title, decoded) {
+  const types = /** @type {Record<string, string>} */ ({ AVRO: "Avro", PROTOBUF: "Protobuf", JSON: "JSON Schema" });
+  return decoded ? [[title, [types[decoded.schema_type ?? ""] ?? decoded.schema_type, decoded.schema_name, `id ${decoded.schema_id}`].filter(Boolean).join(" · ")]] : [];
+}
+
+/** Why a key or a value is not shown by its schema. @param {Message} message */
+function schemaNotes(message) {
+  const { key_decoded: key, value_decoded: value } = message;
+  const notes = [];
+  if (key?.problem) notes.push(`The key is not decoded: ${key.problem}.`);
+  if (value?.problem) notes.push(`The value is not decoded: ${value.problem}.`);
+  if (value?.truncated) notes.push("The JSON is long: this is its beginning.");
+  const data = payloadBytes(message.value, message.value_encoding);
+  if (!value && data.length > 5 && data[0] === 0) notes.push(`The value begins as one of a schema registry does (schema ${new DataView(data.buffer).getUint32(1)}). It is decoded if the node's setting schema_registry.url has the registry's address.`);
+  return notes.map((text) => h("p", { class: "note" }, text));
+}
+
 /** @param {Message} message */
 function headersOf(message) {
   if (!message.headers.length) return h("p", { class: "note" }, "It has no headers.");
@@ -54,14 +75,15 @@ function headersOf(message) {
 
 /** The value, with a choice of formats. @param {Message} message */
 function valueOf(message) {
-  const isJson = message.value_encoding === "text" && parsedJson(message.value) !== undefined;
+  const isDecoded = Boolean(message.value_decoded?.json);
+  const isJson = isDecoded || (message.value_encoding === "text" && parsedJson(message.value) !== undefined);
   const shown = h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" });
   const choices = h("div", { class: "choices", role: "group", "aria-label": "Format" });
   const choose = (/** @type {string} */ format) => {
     shown.textContent = formatted(message, format);
     fill(choices, ...FORMATS.map((one) => h("button", { type: "button", "aria-pressed": String(one === format), disabled: one === "JSON" && !isJson, onclick: () => choose(one) }, one)));
   };
-  choose(isJson ? "JSON" : message.value_encoding === "text" ? "Text" : "Hex");
+  choose(isJson ? "JSON" : message.value_encoding === "text" && isPrintable(message.value ?? "") ? "Text" : "Hex");
   return h("div", { class: "stack" }, choices, shown);
 }
 
@@ -69,7 +91,7 @@ function valueOf(message) {
 function formatted(message, format) {
   if (message.value === null) return "";
   if (format === "Hex") return hexDump(payloadBytes(message.value, message.value_encoding));
-  if (format === "JSON") return indented(message.value);
+  if (format === "JSON") return message.value_decoded?.truncated ? (valueText(message) ?? "") : indented(valueText(message) ?? "");
   return new TextDecoder().decode(payloadBytes(message.value, message.value_encoding));
 }
 

@@ -2,9 +2,12 @@
  * Messages of a topic over the WebSocket /v1/browse. The page gives credit for as many messages as it has drawn, so a tail
  * never outruns the browser.
  *
+ * @typedef {{schema_id: string, schema_type: string | null, schema_name: string | null, json: string | null,
+ *   truncated: boolean, problem: string | null}} Decoded a key or a value by its schema in a registry
  * @typedef {{partition: number, offset: number, timestamp_ms: number, key: string | null, key_encoding: string,
  *   value: string | null, value_encoding: string, headers: {name: string, value: string | null, encoding: string}[],
- *   key_bytes: number | null, value_bytes: number | null, truncated: boolean}} Message
+ *   key_bytes: number | null, value_bytes: number | null, truncated: boolean, key_decoded: Decoded | null,
+ *   value_decoded: Decoded | null}} Message
  * @typedef {{scanned: number, total: number, found: number, reason?: string}} Progress
  * @typedef {{onMessages: (messages: Message[]) => void, onProgress: (progress: Progress) => void,
  *   onEnd: (progress: Progress) => void, onError: (error: ApiError) => void}} Listener

@@ -11,10 +11,23 @@ export function payloadBytes(text, encoding) {
   return encoding === "base64" ? fromBase64(text) : new TextEncoder().encode(text);
 }
 
-/** @param {string | null} text @returns {any} undefined if it is not JSON */
+/** The key as people read it: by its schema, if it has one. @param {import("./browse.js").Message} message */
+export const keyText = (message) => message.key_decoded?.json ?? message.key;
+
+/** The value as people read it: by its schema, if it has one. @param {import("./browse.js").Message} message */
+export const valueText = (message) => message.value_decoded?.json ?? message.value;
+
+/**
+ * Numbers that a browser would round are their digits, as a text.
+ *
+ * @param {string | null} text
+ * @returns {any} undefined if it is not JSON
+ */
 export function parsedJson(text) {
+  const exact = (/** @type {string} */ _, /** @type {any} */ value, /** @type {{source?: string}} */ context) =>
+    typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value) ? (context?.source ?? value) : value;
   try {
-    return text === null ? undefined : JSON.parse(text);
+    return text === null ? undefined : JSON.parse(text, /** @type {any} */ (exact));
   } catch {
     return undefined;
   }
@@ -39,6 +52,15 @@ export function indented(text) {
     if (isOpening || token === ",") made += `\n${"  ".repeat(depth)}`;
   }
   return made;
+}
+
+/** Whether a text is for people: bytes may be UTF-8 by chance. @param {string} text */
+export const isPrintable = (text) => !/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/.test(text);
+
+/** The first bytes as hexadecimal digits. @param {Uint8Array} data @param {number} most */
+export function shortHex(data, most) {
+  const digits = [...data.subarray(0, most)].map((byte) => byte.toString(16).padStart(2, "0"));
+  return digits.join(" ") + (data.length > most ? " …" : "");
 }
 
 /** Sixteen bytes a line, as hexdump prints them. @param {Uint8Array} data */

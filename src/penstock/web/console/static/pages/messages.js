@@ -9,7 +9,7 @@ import { get, path } from "../lib/api.js";
 import { Scan } from "../lib/browse.js";
 import { h, show as fill, uniqueId } from "../lib/dom.js";
 import { count, plural, shortened, time } from "../lib/format.js";
-import { download, fieldOf, parsedJson } from "../lib/payload.js";
+import { download, fieldOf, isPrintable, keyText, parsedJson, payloadBytes, shortHex, valueText } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
 import { topicTabs } from "./topic.js";
@@ -19,6 +19,7 @@ import { topicTabs } from "./topic.js";
 /** @typedef {import("../main.js").View} View */
 
 const KEPT_MESSAGES = 1000;
+const SHOWN_BYTES = 32;
 
 const STARTS = /** @type {[string, string][]} */ ([
   ["newest", "The newest"],
@@ -205,10 +206,29 @@ function columnsOf(topic, fields) {
     { title: "Time", value: (one) => one.timestamp_ms, cell: (one) => time(one.timestamp_ms), class: "time" },
     { title: "Partition", value: (one) => one.partition, numeric: true },
     { title: "Offset", value: (one) => one.offset, numeric: true, cell: (one) => h("button", { type: "button", class: "link", "aria-label": `Open the message at offset ${one.offset} of partition ${one.partition}`, onclick: () => openMessage(topic, one) }, count(one.offset)) },
-    { title: "Key", value: (one) => one.key, cell: (one) => (one.key === null ? "–" : shortened(one.key)), class: "short" },
-    ...fields.map((field) => ({ title: field, value: (/** @type {Message} */ one) => fieldOf(parsedJson(one.value), field), class: "short" })),
-    { title: "Value", value: (one) => one.value, cell: (one) => (one.value === null ? h("i", {}, "no value") : h("code", {}, shortened(one.value))), class: "value", unsorted: true },
+    { title: "Key", value: keyText, cell: (one) => keyCell(one), class: "short" },
+    ...fields.map((field) => ({ title: field, value: (/** @type {Message} */ one) => fieldOf(parsedJson(valueText(one)), field), class: "short" })),
+    { title: "Value", value: valueText, cell: (one) => valueCell(one), class: "value", unsorted: true },
   ];
+}
+
+/** @param {Message} one */
+function keyCell(one) {
+  if (one.key === null) return "–";
+  return one.key_decoded?.json ? shortened(one.key_decoded.json) : brief(one.key, one.key_encoding);
+}
+
+/** @param {Message} one */
+function valueCell(one) {
+  if (one.value === null) return h("i", {}, "no value");
+  const decoded = one.value_decoded;
+  if (decoded?.problem) return [h("i", {}, `not decoded: ${decoded.problem}`)];
+  return h("code", {}, decoded?.json ? shortened(decoded.json) : brief(one.value, one.value_encoding));
+}
+
+/** A text, or the first bytes of what is none. @param {string} text @param {string} encoding */
+function brief(text, encoding) {
+  return encoding === "text" && isPrintable(text) ? shortened(text) : shortHex(payloadBytes(text, encoding), SHOWN_BYTES);
 }
 
 /**

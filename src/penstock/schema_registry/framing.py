@@ -2,7 +2,7 @@
 
     before the value     00 | id (4 bytes, big endian)                 | Protobuf: message indexes | value
     in a header          __value_schema_id: 01 | guid (16 bytes)       | Protobuf: message indexes
-                         (or 00 | id, as before the value)
+                         (or 00 | id, as before the value; __key_schema_id for the key)
 
 The message indexes say which message of the file it is: their number and then each of them, as zigzag varints; the path
 0, the first message, is a single 0. They are bounded, since a record's writer decides about them.
@@ -11,9 +11,10 @@ The message indexes say which message of the file it is: their number and then e
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from .interfaces import BadValue
+from .problems import BadValue
 
 HEADER: Final = "__value_schema_id"
+KEY_HEADER: Final = "__key_schema_id"
 ID_BYTES: Final = 4
 GUID_BYTES: Final = 16
 MAX_INDEXES: Final = 32
@@ -27,7 +28,7 @@ class WriterSchema(NamedTuple):
     """A schema of the registry."""
 
     schema_type: str
-    """AVRO or PROTOBUF."""
+    """AVRO, PROTOBUF or JSON."""
     text: str
     """JSON, or a serialized descriptor in base64."""
     references: dict[str, str]
@@ -39,6 +40,16 @@ class Framed(NamedTuple):
     indexes: tuple[int, ...]
     start: int
     """Where the frame ends."""
+
+
+def named_schema(data: bytes, header: bytes | None) -> SchemaKey | None:
+    """The schema that a key or a value names: in the record's header for it, or before the bytes. None: none."""
+    if header is None and data[:1] != b"\0":
+        return None
+    try:
+        return framed(data if header is None else header, indexes=False).key
+    except BadValue:
+        return None
 
 
 def framed(data: bytes, *, indexes: bool) -> Framed:

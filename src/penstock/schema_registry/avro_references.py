@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .interfaces import PayloadError, shown
+from .problems import PayloadError, shown
 
 
 def inlined(text: str, references: Mapping[str, str]) -> str:
