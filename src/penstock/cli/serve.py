@@ -122,8 +122,9 @@ def serve(
     its data in DIR/process-K. They count as one machine: it holds one replica of a partition at most. A
     process that ends is started again.
     """
-    auto_create = {"auto_create_topics": False if no_auto_create else None}
-    config = _load(config_file, {**key_values(settings), **flags, **auto_create})
+    flags["auto_create_topics"] = False if no_auto_create else None
+    given = {name: value for name, value in flags.items() if value is not None}
+    config = _load(config_file, {**key_values(settings), **given})
     if resets_admin and not config.require_login:
         raise Misconfigured("--reset-admin-password: without --require-login there are no passwords")
     check_lake(config.lake)
