@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from tests.faults.waiting import PATIENCE_SECONDS
 from tests.ports import free_port
@@ -202,7 +203,7 @@ class Cluster:
         node.flags = self._flags
         return node
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         try:
             for node in self.nodes.values():
                 node.start()

@@ -32,6 +32,7 @@ PATIENCE_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 0.02
 ROUND_SECONDS = 0.05
 """Between two checks of a node's replicas against the metadata: moves and repairs take several."""
+LARGE_FRAME_BYTES = 64 * 1024
 QUICK = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: the controller does not move them back."""
 
@@ -85,6 +86,7 @@ class Trio:
         self._patch.setattr(reconciler, "ROUND_SECONDS", ROUND_SECONDS)
         self._services: dict[int, Service] = {}
         self._cut_off: set[int] = set()
+        self._copied_bytes_left: dict[int, int] = {}
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trio", daemon=True)
@@ -149,7 +151,8 @@ class Trio:
         send = network.send
 
         def send_unless_cut(to: NodeId, kind: int, body: Any) -> bool:
-            return not self._cut_off & {node_id, int(to)} and send(to, kind, body)
+            is_cut = self._cut_off & {node_id, int(to)} or self._is_held_back(int(to), body)
+            return not is_cut and send(to, kind, body)
 
         network.send = send_unless_cut
 
@@ -161,6 +164,22 @@ class Trio:
             yield
         finally:
             self.call(lambda: self._cut_off.discard(node_id))
+
+    def _is_held_back(self, to: int, body: Any) -> bool:
+        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        if to not in self._copied_bytes_left or size < LARGE_FRAME_BYTES:
+            return False
+        self._copied_bytes_left[to] -= size
+        return self._copied_bytes_left[to] < 0
+
+    @contextmanager
+    def held_back(self, node_id: int, after_bytes: int) -> Iterator[None]:
+        """Large frames to this node are lost after so many bytes: a copy begins and gets no further."""
+        self.call(lambda: self._copied_bytes_left.update({node_id: after_bytes}))
+        try:
+            yield
+        finally:
+            self.call(lambda: self._copied_bytes_left.pop(node_id))
 
     @contextmanager
     def unconfirmed(self, leader: int, topic: str) -> Iterator[None]:

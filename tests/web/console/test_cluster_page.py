@@ -1,11 +1,14 @@
 """The cluster in the browser: its picture, a node that leaves and stays, a rebalance, and the status log."""
 
+import random
+import re
 import time
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from confluent_kafka import Producer
+from playwright.sync_api import Locator, Page, expect
 
 from penstock import Broker
 from tests.web.console.conftest import OpenPage, TakePicture
@@ -81,6 +84,10 @@ def test_the_picture_shows_racks_nodes_replicas_and_leaders(
     expect(page.locator(".node .cell")).to_have_count(12)
 
 
+def box(page: Page, node_id: int) -> Locator:
+    return page.locator(".node", has=page.get_by_role("heading", name=f"Node {node_id}", exact=True))
+
+
 def decommission(page: Page, node_id: int) -> None:
     page.get_by_role("button", name=f"Decommission node {node_id}").click()
     dialog = page.get_by_role("dialog")
@@ -133,19 +140,43 @@ def test_events_of_the_status_log_come_by_themselves_and_are_filtered(
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
+def write_heavy(trio: WebTrio, node: httpx.Client) -> int:
+    """A topic of 8 MB, of which node 3 has a replica. Returns the node that will get it."""
+    for number in range(10):  # until the placement suits
+        name = f"heavy-{number}"
+        topic = {"name": name, "replication_factor": 2}
+        node.post("/v1/topics", json=topic).raise_for_status()
+        replicas = replicas_of(node, name)
+        if 3 in replicas:
+            break
+        node.delete(f"/v1/topics/{name}").raise_for_status()
+    producer = Producer({"bootstrap.servers": trio.bootstrap_servers, "batch.size": 200_000})
+    for _ in range(80):
+        producer.produce(name, random.randbytes(100_000))
+    assert producer.flush(SECONDS) == 0
+    [target] = {1, 2, 3} - set(replicas)
+    return target
+
+
 def test_a_node_that_is_decommissioned_loses_its_replicas(
-    trio: WebTrio, node: httpx.Client, open_page: OpenPage
+    trio: WebTrio, node: httpx.Client, open_page: OpenPage, take_picture: TakePicture
 ) -> None:
     """The last test of this cluster: the node leaves."""
+    target = write_heavy(trio, node)
     page = open_cluster(open_page, trio)
-    decommission(page, 3)
-    expect(page.get_by_text("Node 3 is leaving.")).to_be_visible()
+    with trio.held_back(target, after_bytes=3_000_000):
+        decommission(page, 3)
+        expect(page.get_by_text("Node 3 is leaving.")).to_be_visible()
+        move = page.locator("tr", has_text="heavy")
+        expect(move.get_by_role("progressbar")).to_have_attribute("value", re.compile("^[1-9][0-9]?$"))
+        expect(move).to_contain_text(re.compile(r"[1-9]\d? % ?[1-9.]+ MB"))
+        expect(box(page, 3)).to_contain_text("leaving")
+        take_picture(page, "moves")
+    expect(page.get_by_text("No partition is moving.")).to_be_visible()
     until(lambda: not replicas_on(node, 3))
     page.get_by_label("Topic").select_option("orders")
     expect(page.locator(".node .cell")).to_have_count(12)
-    expect(
-        page.locator(".node", has=page.get_by_role("heading", name="Node 3")).locator(".cell")
-    ).to_have_count(0)
+    expect(box(page, 3).locator(".cell")).to_have_count(0)
 
 
 def test_one_node_without_a_status_log_says_so(broker: Broker, open_page: OpenPage) -> None:

@@ -5,10 +5,12 @@ import { errorState, loadingState } from "./elements/parts.js";
 import { toasts } from "./elements/toast.js";
 import { ApiError, get, path, remove, whenLoginIsNeeded } from "./lib/api.js";
 import { h, show } from "./lib/dom.js";
+import { pause, visible } from "./lib/live.js";
+import { otherNodes, rememberNodes } from "./lib/nodes.js";
 import { segments, setQuery, startRouter } from "./lib/router.js";
 import { session, setSession } from "./lib/session.js";
 import { applyTheme, nextTheme, theme } from "./lib/theme.js";
-import { findPage, navigation } from "./pages.js";
+import { findPage, loadAll, navigation } from "./pages.js";
 
 /**
  * A page that is shown: `root` is its element, `signal` ends with it.
@@ -24,6 +26,11 @@ import { findPage, navigation } from "./pages.js";
  * @property {{principal: string, login_required: boolean, version: string, cluster_id: string, node_id: number}} me
  */
 
+/** Between two looks at whether the node answers again. */
+const RETRY_MS = 2_000;
+/** A browser does not ask again for a script that it could not get: the page is then loaded again as a whole. */
+const NO_SCRIPT = "no_script";
+
 const content = h("main", { id: "content", tabindex: -1 });
 const banner = h("div", { class: "banner", role: "status" });
 const menu = h("nav", { "aria-label": "Pages", id: "menu" });
@@ -32,6 +39,7 @@ const account = h("div", { class: "account" });
 let current = new AbortController();
 /** @type {View["me"] | null} */
 let me = null;
+let isComplete = false;
 
 applyTheme();
 const base = document.querySelector("base");
@@ -72,16 +80,53 @@ async function showPage() {
     const { page, params } = findPage(segments());
     document.title = `${page.title(params)} · Penstock`;
     const root = h("div", { class: "page" });
-    const module = await page.load();
+    const module = await load(page);
     if (mine.signal.aborted) return;
     show(content, root);
     await module.show({ params, query: new URLSearchParams(location.search), root, signal: mine.signal, stale: tellStale, setQuery, reload: () => void showPage(), me: /** @type {View["me"]} */ (me) });
-    if (!mine.signal.aborted) focusHeading();
+    if (mine.signal.aborted) return;
+    focusHeading();
+    void completeOnce();
   } catch (trouble) {
     if (mine.signal.aborted) return;
     if (trouble instanceof ApiError && trouble.status === 401) return;
-    show(content, errorState(trouble, () => void showPage()));
+    const again = trouble instanceof ApiError && trouble.code === NO_SCRIPT ? () => location.reload() : () => void showPage();
+    show(content, errorState(trouble, again), trouble instanceof ApiError && trouble.status === 0 ? otherNodes() : null);
     if (!(trouble instanceof ApiError)) throw trouble;
+    if (trouble.status === 0) void whenItAnswers(mine.signal, again);
+  }
+}
+
+/** @param {import("./pages.js").Page} page */
+async function load(page) {
+  try {
+    return await page.load();
+  } catch (trouble) {
+    if (!(trouble instanceof TypeError)) throw trouble;
+    throw new ApiError(0, NO_SCRIPT, `The node at ${location.host} does not answer.`);
+  }
+}
+
+/** After the first page: what is needed when the node goes away. */
+async function completeOnce() {
+  if (isComplete) return;
+  isComplete = true;
+  loadAll();
+  await rememberNodes();
+}
+
+/** @param {AbortSignal} signal @param {() => void} act */
+async function whenItAnswers(signal, act) {
+  while (!signal.aborted) {
+    await pause(RETRY_MS, signal);
+    await visible(signal);
+    try {
+      if (!signal.aborted) await get("me", { signal });
+      if (!signal.aborted) act();
+      return;
+    } catch (trouble) {
+      if (!(trouble instanceof ApiError)) return;
+    }
   }
 }
 
@@ -101,7 +146,8 @@ function drawNavigation() {
 /** @param {Error | null} trouble */
 function tellStale(trouble) {
   banner.classList.toggle("shown", trouble !== null);
-  banner.textContent = trouble === null ? "" : `${trouble.message} The page shows what it knew before, and tries again.`;
+  const isGone = trouble instanceof ApiError && trouble.status === 0;
+  show(banner, trouble === null ? null : h("p", {}, `${trouble.message} The page shows what it knew before, and tries again.`), isGone ? otherNodes() : null);
 }
 
 function showLogin() {

@@ -42,6 +42,11 @@ export const navigation = [
   { path: "users", title: "Users" },
 ];
 
+/** Loads the code of all pages, so that one can be opened while the node does not answer. */
+export function loadAll() {
+  for (const page of pages) page.load().catch(() => {}); // opening the page tells
+}
+
 /** @type {Page} */
 const missing = { path: "*", title: () => "Not found", load: () => import("./pages/missing.js") };
 

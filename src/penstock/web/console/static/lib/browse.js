@@ -32,7 +32,7 @@ export class Scan {
     this.#socket = new WebSocket(url, socketProtocols());
     this.#socket.onopen = () => this.send({ type: "browse", credit: CREDIT, ...request });
     this.#socket.onmessage = (event) => this.hear(JSON.parse(event.data), listener);
-    this.#socket.onclose = () => this.end(() => listener.onError(new ApiError(0, "unreachable", `The node at ${url.host} has ended the scan, or refused it.`)));
+    this.#socket.onclose = () => this.end(() => listener.onError(new ApiError(0, "unreachable", `The node at ${url.host} does not answer, or has ended the scan.`)));
     signal.addEventListener("abort", () => this.end(() => {}), { once: true });
   }
 

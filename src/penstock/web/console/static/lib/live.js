@@ -51,7 +51,7 @@ export function pause(ms, signal) {
 }
 
 /** @param {AbortSignal} signal @returns {Promise<void>} */
-function visible(signal) {
+export function visible(signal) {
   if (document.visibilityState === "visible") return Promise.resolve();
   return new Promise((done) => {
     const look = () => {

@@ -115,7 +115,7 @@ function nodeBox(node, partitions, isCrowded, leaving) {
   const mine = partitions.filter((one) => one.replicas.includes(node.node_id) || one.adding.includes(node.node_id));
   const leads = mine.filter((one) => one.leader === node.node_id).length;
   const summary = `Node ${node.node_id}: ${plural(mine.length, "replica")}, leads ${count(leads)}`;
-  const cells = isCrowded ? null : h("div", { class: "cells", role: "img", "aria-label": summary }, ...mine.map((one) => replicaCell(one, node.node_id)));
+  const cells = isCrowded ? null : h("div", { class: "cells", role: "img", "aria-label": summary }, ...mine.map((one) => replicaCell(one, node)));
   return h(
     "article",
     { class: node.state === "alive" ? "node" : "node gone" },
@@ -136,14 +136,16 @@ function nodeBadges(node) {
   ];
 }
 
-/** @param {Partition} one @param {number} node */
+/** @param {Partition} one @param {ClusterNode} node */
 function replicaCell(one, node) {
   const [kind, words] = replicaState(one, node);
   return h("span", { class: `cell ${kind}`, title: `${one.topic}/${one.partition}: ${words}`, "data-partition": `${one.topic}/${one.partition}` });
 }
 
-/** @param {Partition} one @param {number} node @returns {[string, string]} */
-function replicaState(one, node) {
+/** @param {Partition} one @param {ClusterNode} host @returns {[string, string]} */
+function replicaState(one, host) {
+  const node = host.node_id;
+  if (host.state !== "alive") return ["offline", `its node is ${host.state}`];
   if (one.offline.includes(node)) return ["offline", "offline"];
   if (one.damaged.includes(node)) return ["offline", "damaged"];
   if (one.leader === null) return ["offline", "no leader"];

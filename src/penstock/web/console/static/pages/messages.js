@@ -4,7 +4,6 @@ import { dataTable } from "../elements/data-table.js";
 import { openMessage } from "../elements/message.js";
 import { button, emptyState, pageHead } from "../elements/parts.js";
 import { publishDialog } from "../elements/publish.js";
-import { toastError } from "../elements/toast.js";
 import { get, path } from "../lib/api.js";
 import { Scan } from "../lib/browse.js";
 import { h, show as fill, uniqueId } from "../lib/dom.js";
@@ -135,7 +134,7 @@ class MessagesPage {
         },
         onProgress: (progress) => this.tell(progress, isTail),
         onEnd: (progress) => (this.running(false, isTail), this.tell(progress, isTail)),
-        onError: (error) => (this.running(false, isTail), fill(this.told, "The scan has ended."), toastError(error)),
+        onError: (error) => (this.running(false, isTail), fill(this.told, `${error.message} Show asks again.`)),
       },
       this.#ended.signal,
     );
