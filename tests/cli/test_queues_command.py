@@ -38,7 +38,7 @@ def publish(http: httpx.Client, topic: str, *values: object) -> None:
 
 
 def take(http: httpx.Client, queue: str, count: int) -> list[Any]:
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 5000})
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 30_000})
     jobs: list[Any] = answer.json()["jobs"]
     return jobs
 

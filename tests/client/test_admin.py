@@ -9,7 +9,7 @@ import pytest
 from penstock.client import Client, DeadLetter, Denied, Refused
 from penstock.errors import ErrorCode
 
-SOON = 30.0
+SOON = 60.0
 Unique = Callable[[str], str]
 
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.client import AsyncClient, Client, Queue, Subscription
 from tests.web.test_push_cluster import WebTrio
 
-SOON = 30.0
+SOON = 60.0
 PARTITIONS = 3
 JOBS = 60
 Unique = Callable[[str], str]

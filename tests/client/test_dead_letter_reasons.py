@@ -101,7 +101,7 @@ def test_jobs_over_http_have_their_reasons(broker: Broker, client: Client, queue
     client.publish(queue, b"1")
     client.publish(queue, b"2")
     with httpx.Client(base_url=f"{broker.http_url}/v1/queues/{queue}", timeout=PATIENCE_SECONDS) as http:
-        asked = {"consumer": "cron-7", "max": 2, "wait_ms": 5000}
+        asked = {"consumer": "cron-7", "max": 2, "wait_ms": 30_000}
         first, second = http.post("/receive", json=asked).json()["jobs"]
         why = {"error_type": "Timeout", "error_text": "smtp: no answer"}
         body = {"reject": [{"receipt": first["receipt"], **why}, second["receipt"]]}

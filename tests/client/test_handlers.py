@@ -18,7 +18,7 @@ from penstock.client import AsyncClient, AsyncJob, Client, Job, LeaseLost, Retry
 from penstock.client.retry_policy import Decision, WorkerPolicy
 from penstock.client.workers import WorkerPool
 
-SOON = 30.0
+SOON = 60.0
 WEEK_S = 7 * 24 * 3600.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.client import AsyncClient, Client, ClientError
 from tests.web.test_push_crash import Served
 
-SOON = 30.0
+SOON = 60.0
 JOBS = 200
 KILLED_AFTER = (40, 90)
 

@@ -11,7 +11,7 @@ from penstock.client import Client, ClientError, Closed, PublishFailed, publishi
 from penstock.client.arguments import record_headers
 from tests.ports import free_ports
 
-SOON = 30.0
+SOON = 60.0
 
 
 def stored_headers(broker: Broker, topic: str, offset: int) -> list[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from penstock import Broker
 from penstock.client import Client, Closed, Denied, Job, LeaseLost, Queue, Unreachable
 from tests.ports import free_ports
 
-SOON = 30.0
+SOON = 60.0
 
 
 def fill(client: Client, topic: str, count: int) -> None:

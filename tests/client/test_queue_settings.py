@@ -12,7 +12,7 @@ from penstock.client.arguments import queue_and_topics
 from penstock.client.queue_settings import CONFIGS, QueueSettings, group_configs
 from penstock.config.group import GROUP_CONFIGS
 
-SOON = 30.0
+SOON = 60.0
 FOR_KAFKA_CLIENTS = {
     *("share.heartbeat.interval.ms", "share.isolation.level", "share.session.timeout.ms"),
     *("errors.deadletterqueue.copy.record.enable", "errors.deadletterqueue.topic.name"),

@@ -10,7 +10,7 @@ from penstock import Broker
 from penstock.client import Client, Denied, LeaseLost, Message, Subscription
 from tests.ports import free_ports
 
-SOON = 30.0
+SOON = 60.0
 Unique = Callable[[str], str]
 
 

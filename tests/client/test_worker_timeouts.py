@@ -13,7 +13,7 @@ from penstock.client import AsyncClient, AsyncJob, Client, ClientError, Job, Lea
 from penstock.client import workers as thread_workers
 from penstock.client.aio import workers as task_workers
 
-SOON = 30.0
+SOON = 60.0
 SHORT = 0.3
 """Handlers that are to end in time do nothing. If one is late nevertheless, its job comes again: no test minds."""
 

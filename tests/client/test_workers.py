@@ -13,7 +13,7 @@ from penstock.client import Client, ClientError, Denied, Job, Reject, Retry
 from penstock.client.retry_policy import Decision, WorkerPolicy
 from penstock.client.worker_policy import plan_worker
 
-SOON = 30.0
+SOON = 60.0
 NEVER_EARLIER = WorkerPolicy(backoff_s=1.0, backoff_factor=2.0, max_backoff_s=10.0, jitter=0.0)
 
 

@@ -36,7 +36,7 @@ class NatsServer:
         config.write_text("\n".join(lines))
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen([program, "-c", str(config)], stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()

@@ -11,7 +11,7 @@ import pytest
 from penstock.clique import BlockingClique, CallFailed, CliqueError, Closed, Message, Slot, Slots
 from penstock.ring import SLOTS
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def responding(address: str, worker: str) -> BlockingClique:

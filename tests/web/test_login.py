@@ -431,7 +431,7 @@ def test_a_queue_names_who_may_produce_and_consume(
     assert ask(broker, path, basic("alice"), "POST", records)[0] == 200
     receive = f"/v1/queues/{queue}/receive"
     assert code(ask(broker, receive, basic("alice"), "POST", {"wait_ms": 0}))[0] == 403
-    status, received, _ = ask(broker, receive, basic("bob"), "POST", {"wait_ms": 10_000})
+    status, received, _ = ask(broker, receive, basic("bob"), "POST", {"wait_ms": 30_000})
     assert status == 200
     assert [job["value"] for job in received["jobs"]] == ["a job"]
 

@@ -26,7 +26,7 @@ from penstock.client import (
 )
 from tests.ports import free_ports
 
-SOON = 30.0
+SOON = 60.0
 Unique = Callable[[str], str]
 
 

@@ -176,7 +176,7 @@ def work_off(http: httpx.Client, queue: str) -> None:
     http.post(f"/v1/topics/{queue}/records", json={"records": records}).raise_for_status()
     done = 0
     while done < 10:
-        jobs = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
+        jobs = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000}).json()["jobs"]
         receipts = [job["receipt"] for job in jobs]
         http.post(f"/v1/queues/{queue}/settle", json={"accept": receipts}).raise_for_status()
         done += len(receipts)

@@ -17,7 +17,7 @@ def test_a_receipt_of_a_missing_topic_is_distinguished_from_a_topic_without_a_le
     queue = unique("work")
     http.post("/v1/queues", json={"queue": queue}).raise_for_status()
     http.post(f"/v1/topics/{queue}/records", json={"records": [{"value": 1}]}).raise_for_status()
-    [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
+    [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000}).json()["jobs"]
     http.delete(f"/v1/topics/{queue}").raise_for_status()
     of_another_cluster = JobReceipt(
         RECEIPT_VERSION, queue, "another", uuid4().bytes, 0, 0, DeliveryId(b"", 1)

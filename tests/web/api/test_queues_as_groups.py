@@ -109,7 +109,7 @@ def test_a_create_that_fails_leaves_no_group(http: httpx.Client, client: RawClie
 
 def test_sending_back_dead_letters_leaves_no_group(http: httpx.Client, client: RawClient, queue: str) -> None:
     http.post(f"/v1/topics/{queue}/records", json={"records": [{"value": 1}]}).raise_for_status()
-    [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 5000}).json()["jobs"]
+    [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000}).json()["jobs"]
     http.post(f"/v1/queues/{queue}/settle", json={"reject": [job["receipt"]]}).raise_for_status()
     while not http.post(f"/v1/queues/{queue}/dead-letters/send-back", json={"all": True}).json()["sent_back"]:
         pass

@@ -54,7 +54,7 @@ def publish(http: httpx.Client, topic: str, *values: int) -> None:
 
 
 def receive(http: httpx.Client, queue: str, **wish: Any) -> list[dict[str, Any]]:
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, **wish})
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000, **wish})
     assert answer.status_code == 200, answer.text
     jobs: list[dict[str, Any]] = answer.json()["jobs"]
     return jobs
@@ -119,7 +119,7 @@ def test_every_node_lists_shows_and_sends_back_dead_letters_and_purges(
         found: list[Any] = asked.get(f"/v1/queues/{queue}/dead-letters").json()["dead_letters"]
         return found
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(dead()) < 3 and time.monotonic() < deadline:
         pass
     letter = dead()[0]

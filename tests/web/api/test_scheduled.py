@@ -61,7 +61,7 @@ def test_scheduled_messages_are_counted_and_listed_before_the_first_receive(
 
 def test_a_due_message_is_not_scheduled_and_a_delayed_retry_is(http: httpx.Client, queue: str) -> None:
     publish(http, queue, {"value": "soon", "partition": 0, "delay_ms": 50})
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000}).json()
     [job] = answer["jobs"]
     facts = scheduled(http, queue)
     assert [row["deferred"] for row in facts["partitions"]] == [0, 0]

@@ -14,7 +14,7 @@ def publish(http: httpx.Client, topic: str, *records: dict[str, Any]) -> None:
 
 
 def receive(http: httpx.Client, queue: str, **wish: Any) -> list[dict[str, Any]]:
-    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, "consumer": "till", **wish})
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000, "consumer": "till", **wish})
     assert answer.status_code == 200, answer.text
     jobs: list[dict[str, Any]] = answer.json()["jobs"]
     return jobs
