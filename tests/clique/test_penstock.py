@@ -358,6 +358,9 @@ class FakeOwnership:
     def end(self, slot: int) -> None:
         pass
 
+    def is_granted(self, slot: int) -> bool:
+        return True
+
 
 @asynchronous
 async def test_a_lost_acknowledgement_is_repeated_without_running_the_handler_again() -> None:

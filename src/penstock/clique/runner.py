@@ -9,7 +9,10 @@ Invariants:
  1. The owner of the slot is asked immediately before every call of a handler, also before another attempt. Between the
     answer and the call nothing waits.
  2. A slot is in use from that moment until the outcome is settled.
- 3. A message that has failed is tried again here, while later ones of its key wait; it keeps its place.
+ 3. A message that has failed is tried again here, while later ones of its key wait; it keeps its place. So does one
+    whose handler was stopped because the lease has ended: this worker may keep the slot, if its next beat is answered
+    before anybody took the lease for over, and later messages of the key must not overtake it. When the slot is lost,
+    all of them go back together.
  4. A message that has perhaps crashed an earlier owner is announced first, when nothing else keeps it from being
     called: if this worker crashes as well, the announced ones count as begun.
  5. At most `concurrency` handlers run at once, besides those of requests from inside a handler: these must not wait for
@@ -58,6 +61,10 @@ class Ownership(Protocol):
         """Ends what `begin` has begun."""
         ...
 
+    def is_granted(self, slot: int) -> bool:
+        """Whether handlers run for a slot here, or will as soon as it is acquired and there is a lease."""
+        ...
+
 
 class HandlerRunner:
     """On one event loop."""
@@ -89,6 +96,8 @@ class HandlerRunner:
         """Messages whose announcement is under way (4)."""
         self._abandoned: set[Work] = set()
         """Their handlers run in threads, which could not be stopped: their slots stay in use (2)."""
+        self._in_threads: set[Work] = set()
+        """Those of them that keep their places: they do not begin again before their threads have ended (3)."""
         self._is_stopping = False
         self.handled = 0
         self.failed = 0
@@ -109,8 +118,11 @@ class HandlerRunner:
 
     def slots_changed(self) -> None:
         """Slots may have become startable: messages that wait for them are looked at again."""
-        self._lanes.unpark_all(lambda work: work not in self._backoffs and work not in self._announcing)
+        self._lanes.unpark_all(self._may_resume)
         self._pump()
+
+    def _may_resume(self, work: Work) -> bool:
+        return not (work in self._backoffs or work in self._announcing or work in self._in_threads)
 
     def take_back(self, is_wanted: Callable[[int], bool]) -> None:
         """Returns the messages of the slots that are wanted back, except those whose handler runs."""
@@ -125,8 +137,8 @@ class HandlerRunner:
         return self._lanes.bytes
 
     def cancel_running(self) -> int:
-        """The lease has ended: handlers that can be cancelled are, and their messages go to the next owners. Returns
-        how many."""
+        """The lease has ended: handlers that can be cancelled are. Their messages go to the next owners, when there are
+        any, or begin again here (3). Returns how many."""
         running = [*self._tasks, *self._nested]
         for task in running:
             task.cancel()
@@ -151,6 +163,7 @@ class HandlerRunner:
     def _left_lane(self, work: Work) -> None:
         self._from_handlers -= work.chain is not None
         self._announcing.discard(work)
+        self._in_threads.discard(work)
         if (timer := self._backoffs.pop(work, None)) is not None:
             timer.cancel()
 
@@ -201,6 +214,9 @@ class HandlerRunner:
         enter_chain(chain)
         try:
             outcome = await self._call(work, Slot(work.slot, epoch))
+        except asyncio.CancelledError:
+            self._stopped(work)
+            raise
         except BaseException:
             self._finish(work, Returned(work.attempts))
             raise
@@ -210,6 +226,20 @@ class HandlerRunner:
             self._backoffs[work] = asyncio.get_running_loop().call_later(outcome, self._try_again, work)
         else:
             self._finish(work, outcome)
+
+    def _stopped(self, work: Work) -> None:
+        """Its handler was cancelled: by `cancel_running` (3), at the end of the grace time, or by itself."""
+        task = asyncio.current_task()
+        was_told = task is not None and task.cancelling() > 0
+        if self._is_stopping or not was_told or not self._ownership.is_granted(work.slot):
+            self._finish(work, Returned(work.attempts))
+            return
+        work.attempts -= 1  # it has not failed
+        self._lanes.park(work)
+        if work in self._abandoned:
+            self._in_threads.add(work)
+        else:
+            self._ownership.end(work.slot)
 
     async def _announce(self, work: Work, announce: Announce) -> bool:
         """Whether it may begin now (4). Its lane is parked meanwhile, so that it can be taken back. If it was not
@@ -321,6 +351,10 @@ class HandlerRunner:
     def _ended_late(self, work: Work) -> None:
         self._abandoned.discard(work)
         self._ownership.end(work.slot)
+        if work in self._in_threads:
+            self._in_threads.discard(work)
+            self._lanes.unpark(work.lane_key)
+            self._pump()
 
     def _judge(self, work: Work, problem: Exception) -> Outcome | float:
         """The sender of a request is told at once: it may try again, and no other message waits meanwhile."""
