@@ -11,7 +11,7 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-again tests-rewritten test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups clean help mutants soak hostile dist
+.PHONY: setup demo test test-again tests-rewritten test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups bench-processes clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -73,6 +73,9 @@ bench-transactions: setup  ## transactions on Penstock and on Apache Kafka: comm
 bench-groups: setup  ## a consumer group of 100 and of 1,000 members (KIP-848), on Penstock and on Apache Kafka
 	$(BIN)/python benchmarks/consumer_groups.py --write
 
+bench-processes: setup  ## one machine with one process and with two
+	$(BIN)/python benchmarks/processes.py --publish
+
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py --publish
 
@@ -86,11 +89,12 @@ bench-clique: setup  ## a clique on Penstock and on NATS beside a plain consumer
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python -m tools.mutants
 
-soak: setup      ## the simulator for SECONDS=600, a quarter of them on each level
-	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
-	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
-	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
-	$(BIN)/penstock sim --level transactions --seconds $$(($(SECONDS) / 4)) --seed $(SEED)
+soak: setup      ## the simulator for SECONDS=600, a fifth of them on each level
+	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
+	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
+	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
+	$(BIN)/penstock sim --level transactions --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
+	$(BIN)/penstock sim --level machines --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
 
 hostile: setup   ## hostile clients beside honest ones, in about ten minutes: stalls, memory, losses; SEED=0
 	$(BIN)/python -m tools.hostile --seed $(SEED) --write

@@ -1,7 +1,9 @@
 """`penstock serve --processes` with real processes: they serve as one, and none outlives the command."""
 
+import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,6 +51,12 @@ class Machine:
             if line.startswith("ready"):
                 return self
         raise AssertionError(f"it ended with {self.process.wait()}: {''.join(self._log)}")
+
+    def line(self, start: str) -> str:
+        """The line that begins so: it may come before or after the one that says ready."""
+        assert self.process.stdout is not None
+        lines = itertools.chain(self.lines, self.process.stdout)
+        return next(line.strip() for line in lines if line.startswith(start))
 
     def said(self, word: str) -> list[str]:
         """The values behind a first word, in the order of processes."""
@@ -255,6 +263,42 @@ def test_fewer_processes_than_have_data_are_refused(start: Start, tmp_path: Path
     machine.until_logged("--processes 3", "`penstock cluster decommission 201`")
 
 
+def test_a_process_that_was_decommissioned_can_be_left_out(start: Start, tmp_path: Path) -> None:
+    machine = start().await_ready()
+    create(machine.bootstrap, "orders", 4)
+    produce(machine.bootstrap, "orders", 4, range(20))
+    address = machine.said("http")[0]
+    asked = httpx.post(f"{address}/v1/cluster/nodes/101/decommission", json={}, trust_env=False)
+    assert asked.status_code < 300, asked.text
+    deadline = time.monotonic() + WAIT_SECONDS
+    while 101 in [
+        one["node_id"] for one in httpx.get(f"{address}/v1/cluster", trust_env=False).json()["nodes"]
+    ]:
+        assert time.monotonic() < deadline, "the process is not emptied"
+        time.sleep(0.1)
+    assert machine.stop() == 0
+    shutil.rmtree(tmp_path / "data" / "process-2")
+    lone = start(processes=1).await_ready()
+    assert consume(lone.bootstrap, "orders", 4, 80) == [list(range(20))] * 4
+
+
+def test_a_node_that_others_have_joined_does_not_start_without_its_port_and_keeps_its_files(
+    start: Start, tmp_path: Path
+) -> None:
+    """It would not lead the metadata, and take the files of all partitions for those of no topic."""
+    data = tmp_path / "data"
+    machine = start().await_ready()
+    create(machine.bootstrap, "orders", 4)
+    assert machine.stop() == 0
+    shutil.rmtree(data / "process-2")
+    (data / "processes.key").unlink()
+    before = sorted(one.name for one in (data / "topics").iterdir())
+    lone = start(processes=1)
+    assert lone.process.wait(WAIT_SECONDS) == 1
+    lone.until_logged("error: cluster=None: expected --cluster HOST:PORT")
+    assert sorted(one.name for one in (data / "topics").iterdir()) == before
+
+
 def test_a_wrong_setting_is_refused_before_a_process_starts(start: Start) -> None:
     machine = start("--memory", *ANYWHERE, data_dir=None)
     assert machine.process.wait(WAIT_SECONDS) == 2
@@ -285,8 +329,7 @@ def test_login_and_tls_hold_for_every_process_and_the_password_is_told_once(
     certificates = Certificates(tmp_path / "certificates")
     tls = ("--tls-cert", certificates.cert, "--tls-key", certificates.key)
     machine = start(*ANYWHERE, *tls, "--require-login").await_ready()
-    assert machine.process.stdout is not None
-    told = next(line for line in machine.process.stdout if line.startswith("admin password: "))
+    told = machine.line("admin password: ")
     settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanisms": "SCRAM-SHA-256",
@@ -299,7 +342,8 @@ def test_login_and_tls_hold_for_every_process_and_the_password_is_told_once(
     produce(machine.bootstrap, "orders", 4, range(10), **settings)
     assert consume(machine.said("kafka")[1], "orders", 4, 40, **settings) == [list(range(10))] * 4
     assert machine.stop() == 0
-    assert machine.process.stdout.read() == "stopped\n"
+    assert machine.process.stdout is not None
+    assert machine.process.stdout.read() == "stopped\n", "the password is told once"
 
 
 def test_the_config_file_and_the_environment_reach_every_process(start: Start, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.sim.mutant import Change, Mutant
 from tests.sim.mutants_of_cliques import CLIQUE_MUTANTS
 from tests.sim.mutants_of_consumer_groups import CONSUMER_GROUP_MUTANTS
 from tests.sim.mutants_of_groups import GROUP_MUTANTS
+from tests.sim.mutants_of_machines import MACHINE_MUTANTS
 from tests.sim.mutants_of_transactions import TRANSACTION_MUTANTS
 from tests.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 
@@ -437,6 +438,7 @@ MUTANTS = (
     *UPKEEP_MUTANTS,
     *GROUP_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *MACHINE_MUTANTS,
     *CONSUMER_GROUP_MUTANTS,
     *CLIQUE_MUTANTS,
 )

@@ -31,7 +31,7 @@ from penstock.cli.machine_child import ProcessReport, ProcessTask
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.cli.serve import check_folders, configure_logging
 from penstock.config import NodeConfig
-from penstock.config.processes import process_configs
+from penstock.config.processes import first_process, process_configs
 from penstock.errors import ConfigError
 from penstock.worker.processes import ProcessSupervisor, SupervisedProcess
 
@@ -65,6 +65,13 @@ def run_processes(config: NodeConfig, *, resets_admin: bool) -> int:
         ) from None
     configure_logging(config.log_level)
     return Machine(configs, resets_admin=resets_admin).run()
+
+
+def remaining_process(config: NodeConfig) -> NodeConfig:
+    """One process on a folder that had more: it still needs an inter-node port to lead what they have left to it."""
+    if config.memory or config.cluster is not None or not (Path(config.data_dir) / KEY_FILE).exists():
+        return config
+    return first_process(_with_key(config), free_port)
 
 
 def _with_key(config: NodeConfig) -> NodeConfig:

@@ -128,12 +128,12 @@ def serve(
     if resets_admin and not config.require_login:
         raise Misconfigured("--reset-admin-password: without --require-login there are no passwords")
     check_lake(config.lake)
-    if config.processes > 1:
-        from penstock.cli.machine import run_processes  # most brokers are one process
+    from penstock.cli.machine import remaining_process, run_processes  # it imports this module
 
+    if config.processes > 1:
         return run_processes(config, resets_admin=resets_admin)
     check_folders(config)
-    run(config, resets_admin=resets_admin)
+    run(remaining_process(config), resets_admin=resets_admin)
     return 0
 
 

@@ -10,7 +10,7 @@ from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json, table
 from penstock.cli.problem import Problem
 from penstock.sim.outcome import Outcome
-from penstock.sim.seeds import CORE, LEVELS, run_seed
+from penstock.sim.seeds import CORE, LEVELS, MACHINES, run_seed
 
 PROGRESS_EVERY_S = 2.0
 LAST_EVENTS = 40
@@ -29,7 +29,8 @@ LAST_EVENTS = 40
 @click.option("--seconds", type=click.FloatRange(0), default=None, help="As many as this time allows.")
 @click.option("--level", type=click.Choice(LEVELS), default=CORE, show_default=True,
               help="What is simulated.")  # fmt: skip
-@click.option("--nodes", type=click.Choice(["3", "5"]), default=None, help="How many; else the seed decides.")
+@click.option("--nodes", type=click.IntRange(3, 200), default=None,
+              help="How many: 3 or 5, at the level machines up to 200; else the seed decides.")  # fmt: skip
 @click.option("--trace", is_flag=True, help="Print everything that happened.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sim(
@@ -37,7 +38,7 @@ def sim(
     seed: int | None,
     seconds: float | None,
     level: str,
-    nodes: str | None,
+    nodes: int | None,
     trace: bool,
     as_json: bool,
 ) -> None:
@@ -46,11 +47,13 @@ def sim(
     Virtual time, networks and disks, with faults that each seed mixes in its own way: crashes, power cuts, pauses,
     cuts, full and failing disks, changes of members. A seed reproduces exactly. The level "core" has one Raft
     group with its log, "node" whole nodes, "ring" the workers of a clique, "transactions" whole nodes with
-    transactional programs, "groups" whole nodes with the members of a consumer group. The exit code is 1 when a promise
-    is broken.
+    transactional programs, "groups" whole nodes with the members of a consumer group, "machines" several nodes on each
+    machine, of which one is lost. The exit code is 1 when a promise is broken.
     """
+    if nodes not in (None, 3, 5) and level != MACHINES:
+        raise click.UsageError(f"--nodes {nodes}: 3 or 5, or --level {MACHINES}")
     count = seeds or (1 if seed is not None and seconds is None else 100)
-    run = Run(level, int(nodes) if nodes else None, trace, quiet=as_json)
+    run = Run(level, nodes, trace, quiet=as_json)
     run.do(seed or 0, None if seconds is not None and seeds is None else count, seconds)
     if as_json:
         show_json(run.facts())

@@ -36,7 +36,7 @@ def process_configs(config: NodeConfig, free_port: FreePort) -> tuple[NodeConfig
     _check(config)
     if config.processes == 1:
         return (config,)
-    first = _first(config, free_port)
+    first = first_process(config, free_port)
     seeds = config.seeds or (_advertised(first),)
     others = [_other(config, first, number, seeds, free_port) for number in range(2, config.processes + 1)]
     configs = (first, *others)
@@ -63,7 +63,8 @@ def _check(config: NodeConfig) -> None:
         raise ConfigError("node_id", config.node_id, expected)
 
 
-def _first(config: NodeConfig, free_port: FreePort) -> NodeConfig:
+def first_process(config: NodeConfig, free_port: FreePort) -> NodeConfig:
+    """The one whose settings are those of the configuration, as a node of a machine: with an inter-node port."""
     cluster = config.cluster or Address(LOCAL_HOST, 0)
     return replace(
         config,

@@ -8,6 +8,7 @@ end, and in bounded time each partition must have a leader, all replicas must be
 import gc
 import sys
 import warnings
+from collections.abc import Iterable
 from functools import partial
 from random import Random
 
@@ -52,13 +53,15 @@ CONSUMER_GROUP_CHANCE = 0.4
 class ClusterWorld:
     """Everything that one seed of the node level consists of."""
 
+    max_events = MAX_EVENTS
+
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
         self._random = self.random_for("world")
         self.policy = self._draw_policy()
         self.topic_defaults = self.policy.topic_defaults()
         self.mix = self._draw_mix()
-        self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
+        self.scheduler = Scheduler(max_events=self.max_events, tracing=tracing)
         self.tally = EventCounts()
         self.calm = True
         """No faults: before they begin and after they have ended."""
@@ -83,10 +86,8 @@ class ClusterWorld:
         )
         self._link_random = self.random_for("links")
         self.founders = nodes or self._random.choice((3, 3, 3, 5))
-        spares = 1 if self.mix.reconfigure else 0
         self.hosts = [
-            Host(self, NodeId(number), self.random_for(f"host {number}"))
-            for number in range(1, self.founders + spares + 1)
+            Host(self, NodeId(number), self.random_for(f"host {number}")) for number in self._node_ids()
         ]
         self.witnesses: dict[GroupId, Witness] = {}
         self._halted_since: dict[str, float] = {}
@@ -122,6 +123,15 @@ class ClusterWorld:
 
     def _draw_partition_count(self) -> int:
         return self._random.choice((1, 2))
+
+    def _node_ids(self) -> Iterable[int]:
+        """The founders first."""
+        spares = 1 if self.mix.reconfigure else 0
+        return range(1, self.founders + spares + 1)
+
+    def machine_of(self, node: int) -> str | None:
+        """The machine that a node names as its own."""
+        return None
 
     def seeds_of(self, host: Host) -> tuple[Address, ...]:
         return tuple(Address(f"n{number}", 7000) for number in range(1, self.founders + 1))

@@ -20,6 +20,7 @@ class SimDatagrams:
         self._cuts = cuts
         self.loss = loss
         self.repeats = repeats
+        self.sent = 0
         self._open: dict[Endpoint, SimSocket] = {}
 
     def at_node(self, process: Process, loop: NodeLoop) -> "NodeDatagrams":
@@ -29,8 +30,11 @@ class SimDatagrams:
         self._open[socket.local] = socket
 
     def carry(self, sender: "SimSocket", to: Endpoint, data: bytes) -> None:
+        self.sent += 1
         receiver = self._open.get(to)
-        if receiver is None or not self._cuts.is_open(sender.process.name, receiver.process.name):
+        if receiver is None or not receiver.is_alive:
+            return
+        if not self._cuts.is_open(sender.process.name, receiver.process.name):
             return
         copies = 1 + (self._random.random() < self.repeats)
         for _ in range(copies):
@@ -61,10 +65,16 @@ class SimSocket:
     ) -> None:
         self._world = world
         self.process = process
+        self._life = process.life
         self._loop = loop
         self.local = local
         self._receive = receive
         self._closed = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that opened it has not crashed since."""
+        return self.process.life == self._life
 
     def send(self, to: Endpoint, data: bytes) -> None:
         if not self._closed:

@@ -90,6 +90,7 @@ class Host(SimMachine):
             http=None,
             cluster=self.address,
             seeds=world.seeds_of(self),
+            machine=world.machine_of(self.node_id),
             num_partitions=world.partition_count,
             replication=world.settings,
             groups=world.group_settings,

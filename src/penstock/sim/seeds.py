@@ -1,13 +1,18 @@
 """Running seeds: one, or many."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 
-from penstock.log import votes
+from penstock.log import checkpoint, entries, reset, votes, writer
 from penstock.node import housekeeping
+from penstock.node.metadata import controller
+from penstock.raft import config as raft_config
+from penstock.sim import disk as sim_disk
 from penstock.sim.cluster import ClusterWorld
 from penstock.sim.consumer_world import ConsumerWorld
 from penstock.sim.group import GroupWorld
+from penstock.sim.machine_world import MachineWorld
 from penstock.sim.outcome import Failure, Outcome, Violation
 from penstock.sim.ring_gossip import GossipWorld
 from penstock.sim.ring_world import RingWorld
@@ -18,7 +23,8 @@ NODE = "node"
 RING = "ring"
 TRANSACTIONS = "transactions"
 GROUPS = "groups"
-LEVELS = (CORE, NODE, RING, TRANSACTIONS, GROUPS)
+MACHINES = "machines"
+LEVELS = (CORE, NODE, RING, TRANSACTIONS, GROUPS, MACHINES)
 
 World = GroupWorld | ClusterWorld | RingWorld | GossipWorld
 
@@ -27,6 +33,7 @@ _CLUSTERS: dict[str, type[GroupWorld | ClusterWorld]] = {
     NODE: ClusterWorld,
     TRANSACTIONS: TransactionWorld,
     GROUPS: ConsumerWorld,
+    MACHINES: MachineWorld,
 }
 
 GOSSIP_EVERY = 5
@@ -42,9 +49,24 @@ SMALLER = (
 )
 
 
+LARGE_SECTOR = 4096
+LARGE_CONFIG = LARGE_SECTOR - 512 + checkpoint.MAX_CONFIG_BYTES
+LARGER = (
+    # All nodes are members of the metadata group, and its configuration must fit into a sector of the checkpoint: 20
+    # nodes into one of 512 bytes. Clusters beyond that run on disks with sectors of 4 KB here.
+    (controller, "MAX_NODES", 200),
+    (raft_config, "MAX_REPLICAS", 200),
+    (checkpoint, "SECTOR_SIZE", LARGE_SECTOR),
+    (sim_disk, "SECTOR_SIZE", LARGE_SECTOR),
+    (entries, "MAX_CONFIG_BYTES", LARGE_CONFIG),
+    (reset, "MAX_CONFIG_BYTES", LARGE_CONFIG),
+    (writer, "MAX_CONFIG_BYTES", LARGE_CONFIG),
+)
+
+
 def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing: bool = False) -> Outcome:
     """One seed, from its beginning to its end or to the first promise that is broken."""
-    with _small_world():
+    with _small_world(), _large_world(nodes or 0):
         return _run(_make_world(seed, level, nodes, tracing), level, tracing)
 
 
@@ -55,11 +77,20 @@ def _make_world(seed: int, level: str, nodes: int | None, tracing: bool) -> Worl
     return _CLUSTERS[level](seed, nodes=nodes, tracing=tracing)
 
 
-@contextmanager
-def _small_world() -> Iterator[None]:
+def _small_world() -> AbstractContextManager[None]:
     """A run lasts seconds: what production does once in a while must happen many times in it."""
-    before = [(module, name, getattr(module, name)) for module, name, _ in SMALLER]
-    for module, name, value in SMALLER:
+    return _changed(SMALLER)
+
+
+def _large_world(nodes: int) -> AbstractContextManager[None]:
+    """More nodes than production allows."""
+    return _changed(LARGER if nodes > controller.MAX_NODES else ())
+
+
+@contextmanager
+def _changed(constants: Sequence[tuple[ModuleType, str, object]]) -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in constants]
+    for module, name, value in constants:
         setattr(module, name, value)
     try:
         yield

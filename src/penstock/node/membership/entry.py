@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster import METADATA_TOPIC
 from penstock.config import NodeConfig, TopicConfig
-from penstock.errors import CorruptLog, PromisesLost
+from penstock.errors import ConfigError, CorruptLog, PromisesLost
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
@@ -47,6 +47,7 @@ class Entry(Part):
             await self._metadata.caught_up()
             await self._replicas.finished()
             await storage.hard_states.drain()
+            self._check_leads()
             self._replicas.orphans()
             return
         await storage.links.membership.find()
@@ -56,6 +57,16 @@ class Entry(Part):
         except (LogLost, CorruptLog) as lost:
             message = f"the metadata of this node is lost: {lost}"
             raise PromisesLost(message, how_to_replace(self._config.log_dir)) from lost
+
+    def _check_leads(self) -> None:
+        """A node that other nodes have joined needs its inter-node port to become the controller, also when they have
+        left again. Without a controller it knows no topic, and would move the files of all partitions aside."""
+        if not self._metadata.partition.leads:
+            expected = (
+                f"--cluster HOST:PORT: other nodes have been in the cluster of {self._config.log_dir}, and without an "
+                "inter-node port this node cannot lead it"
+            )
+            raise ConfigError("cluster", None, expected)
 
     def _open_metadata(self, founding: GroupConfig | None) -> None:
         metadata = self._metadata
