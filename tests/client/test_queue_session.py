@@ -5,10 +5,11 @@ from itertools import pairwise
 import pytest
 
 from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachable
-from penstock.client.queue_session import Credit, QueueSession
+from penstock.client.queue_session import CliqueClaim, Credit, QueueSession
 from penstock.client.received_record import ReceivedRecord
 from penstock.client.session import ConnectionLoss, Disconnect, FindNodes
 from penstock.client.wire.producer import TransactionIdentity
+from penstock.clique.clique_queue import CliqueJob, SuspectJob
 from tests.client.frames import A, B, Promise, chance, dialled, frame, jobs, offsets, said, step, take_all
 
 LEASE_S = 40.0
@@ -97,6 +98,21 @@ def test_each_leading_node_has_one_connection(session: "QueueSession[ReceivedRec
     assert dialled(step(session, 1.0)) == [(2, "ws://b:8080/v1/work")]
     session.received(1, working("ws://b:8080/v1/work"), 2.0)
     assert step(session, 2.0) == []
+
+
+def test_a_job_of_a_clique_has_the_epoch_of_the_table_by_which_it_came() -> None:
+    claim = CliqueClaim("w1", "5f0c")
+    session = new_session(claim=claim, make=CliqueJob, make_suspect=SuspectJob)
+    session.learn(7)
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    session.received(1, working(), 0.0)
+    session.received(1, jobs(3, 4, epoch=8, announce=[[4, 4]]), 1.0)
+    session.received(1, jobs(5), 1.0)  # of an older broker
+    made = [(type(job), getattr(job, "table_epoch", None)) for job in take_all(session)]
+    assert made == [(CliqueJob, 8), (SuspectJob, 8), (CliqueJob, 0)]
 
 
 def test_only_acquired_records_are_handed_out(session: "QueueSession[ReceivedRecord]") -> None:

@@ -106,7 +106,7 @@ class LaneMachine(RuleBasedStateMachine):
             for work in works
             if work.slot == slot and work not in running
         ]
-        removed = self.lanes.take_back([slot])
+        removed = self.lanes.take_back([slot], lambda work: False)
         assert sorted(removed) == sorted(expected)
         for work in removed:
             self.remove(work)

@@ -69,12 +69,14 @@ class Carrier:
         self.begun.append(int(message.value or b""))
         assert self.thread_may_end.wait(60)
 
-    def deliver(self, number: int) -> None:
+    def deliver(self, number: int, table_epoch: int = 0) -> None:
         def settle(outcome: Outcome) -> None:
             (self.returned if isinstance(outcome, Returned) else self.handled).append(number)
 
         message = Message(stream="orders", value=b"%d" % number, key=b"key")
-        self.runner.submit(Work(self._handler, message, key=message.key, slot=0, settle=settle))
+        self.runner.submit(
+            Work(self._handler, message, key=message.key, slot=0, settle=settle, table_epoch=table_epoch)
+        )
 
 
 @asynchronous
@@ -109,6 +111,20 @@ async def test_a_message_whose_handler_was_stopped_goes_back_with_those_behind_i
     carrier.runner.take_back(lambda slot: True)
     assert (carrier.begun, carrier.returned) == ([0], [0, 1, 2, 3])
     assert carrier.runner.in_flight == carrier.ownership.used == 0
+
+
+@asynchronous
+async def test_messages_that_came_by_a_newer_table_wait_until_the_worker_knows_it() -> None:
+    """They would come again behind later ones that are on their way, if the slot turns out to be this worker's."""
+    carrier = Carrier()
+    carrier.ownership.has_lease = False
+    carrier.deliver(0, table_epoch=7)
+    carrier.deliver(1, table_epoch=8)
+    await turns()
+    carrier.runner.take_back(lambda slot: True, known_epoch=7)
+    assert carrier.returned == []
+    carrier.runner.take_back(lambda slot: True, known_epoch=8)
+    assert carrier.returned == [0, 1]
 
 
 @asynchronous

@@ -67,6 +67,16 @@ def test_a_clique_that_is_new_to_a_topic_begins_at_its_beginning(
         assert sorted(keys_of(worker.jobs(3))) == ["before", "clique", "the"]
 
 
+def test_jobs_come_with_the_epoch_of_the_table_by_which_the_worker_gets_them(
+    http: httpx.Client, broker: Broker, clique: str, stream: str
+) -> None:
+    one = CliqueMember(http, clique, "one", stream).join()
+    settled(one)
+    publish_keys(http, stream, "a")
+    with one.working(broker.http_url) as worker:
+        assert worker.hear("jobs")["epoch"] == one.epoch
+
+
 def test_messages_without_a_key_are_spread_by_their_offsets(
     http: httpx.Client, broker: Broker, clique: str, stream: str
 ) -> None:
@@ -254,6 +264,7 @@ def test_the_delivery_of_an_announced_message_counts_when_its_worker_crashes(
     with second.working(broker.http_url, encoding="batch") as worker:
         head = worker.hear("jobs")
         assert (head["acquired"], head["announce"]) == ([[0, 4, 1]], [[0, 4]])
+        assert head["epoch"] == second.epoch
         jobs = [{"topic": stream, "partition": 0, "offset": offset} for offset in (1, 3)]
         assert errors(worker.settle(jobs, "announce")) == []
         elsewhere = [{"topic": stream, "partition": 0, "offset": 7}]

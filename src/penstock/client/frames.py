@@ -98,6 +98,8 @@ class BatchesHead(msgspec.Struct, frozen=True):
     """First, last, deliveries."""
     announce: OffsetRanges = []
     """Jobs that a clique's worker announces before it begins them."""
+    epoch: int = 0
+    """Of the table by which a clique's worker gets them; 0: an older broker, which does not send this."""
     offsets: OffsetRanges = []
 
 

@@ -20,6 +20,7 @@ settled.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -152,7 +153,7 @@ class QueueSession(Session[Item]):
     ) -> None:
         """`name`: the broker lists the consumer under it. `max_attempts`: the session fails if the queue allows fewer
         deliveries. `claim`: of a clique's worker, whose epoch `learn` tells. `make_suspect`: of jobs that it announces
-        before it begins them."""
+        before it begins them. Both are told the epoch of the table by which a clique's worker gets a job."""
         super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
         self._queue = queue
         self._topics = list(topics)
@@ -369,12 +370,14 @@ class QueueSession(Session[Item]):
         ranges = [(first, last) for first, last, _deliveries in acquired]
         leases = node.leases.setdefault(tp, {})
         suspects = {offset for first, last in batches.head.announce for offset in range(first, last + 1)}
+        makers: list[Callable[..., Item]] = [self._make, self._make_suspect]
+        if self._claim is not None:
+            makers = [partial(make, table_epoch=batches.head.epoch) for make in makers]
         found = set()
         try:
             for which, record in records_within(batches.data, ranges):
                 found.add(record.offset)
-                make = self._make_suspect if record.offset in suspects else self._make
-                item = make(
+                item = makers[record.offset in suspects](
                     tp,
                     record,
                     connection_id=node.connection_id,

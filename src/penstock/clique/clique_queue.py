@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
+from penstock.batch import Record
 from penstock.client.aio.driver import TaskDriver
 from penstock.client.base_streams import failure_of
 from penstock.client.errors import ClientError
@@ -17,6 +18,7 @@ from penstock.client.queue_session import CliqueClaim, Credit, QueueSession, Set
 from penstock.client.received_record import ReceivedRecord
 from penstock.clique.limits import BUFFERED_BYTES_MAX, IN_FLIGHT_MAX
 from penstock.clique.tasks import end_tasks
+from penstock.types import TopicPartition
 
 FIRST_CREDIT: Final = 64
 """Messages from each node before their size is known: with the largest ones that topics take by default, 64 MiB."""
@@ -31,8 +33,24 @@ RECORD_BYTES: Final = 300
 class CliqueJob(ReceivedRecord):
     """A record of a stream."""
 
-    __slots__ = ()
+    __slots__ = ("table_epoch",)
     is_suspect: ClassVar = False
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        record: Record,
+        *,
+        connection_id: int,
+        order: int,
+        deliveries: int = 1,
+        table_epoch: int = 0,
+    ) -> None:
+        super().__init__(
+            topic_partition, record, connection_id=connection_id, order=order, deliveries=deliveries
+        )
+        self.table_epoch = table_epoch
+        """Of the table by which this worker got it; 0 if an older broker does not tell."""
 
     @property
     def size(self) -> int:

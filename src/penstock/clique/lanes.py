@@ -139,12 +139,14 @@ class Lanes(Generic[W]):
             if lane.state == PARKED and is_wanted(lane.works[0]):
                 self._make_ready(lane)
 
-    def take_back(self, slots: Iterable[int]) -> list[W]:
-        """Removes the messages of these slots whose handlers do not run, in order."""
+    def take_back(self, slots: Iterable[int], is_early: Callable[[W], bool]) -> list[W]:
+        """Removes the messages of these slots whose handlers do not run, in order. Lanes with an early message keep
+        all."""
         removed: list[W] = []
         for slot in slots:
             for lane in list(self._by_slot.get(slot, {}).values()):
-                removed += self._empty(lane)
+                if not any(map(is_early, lane.works)):
+                    removed += self._empty(lane)
         return removed
 
     def _empty(self, lane: Lane[W]) -> list[W]:

@@ -107,6 +107,11 @@ class Membership:
         return self._core.is_member
 
     @property
+    def epoch(self) -> int:
+        """Of the table that says what is granted; 0 if this is no member."""
+        return self._core.epoch
+
+    @property
     def has_left(self) -> bool:
         """True before the start, too: then there is nothing to hand over."""
         return self._core.has_left or not self._is_started

@@ -101,6 +101,8 @@ class JobIntake:
         in_hand = self._working.get(identity)
         if in_hand is not None:
             in_hand.queue, in_hand.job = queue, job  # (1)
+            if in_hand.work is not None:
+                in_hand.work.table_epoch = job.table_epoch
             return
         if identity in self._unacknowledged:
             queue.settle(job, "accept")  # (2)
@@ -136,6 +138,7 @@ class JobIntake:
             chain=chain_of(job),
             deadline=deadline_of(job) if item.is_request else None,
             announce=partial(self._announce, item) if job.is_suspect else None,
+            table_epoch=job.table_epoch,
         )
 
     def _announce(self, item: JobItem, told: Callable[[bool], None]) -> None:

@@ -204,7 +204,8 @@ class PenstockTransport:
         membership, runner = self._membership, self._runner
         if membership is None or runner is None:
             return
-        runner.take_back(lambda slot: not membership.is_granted(slot))
+        known_epoch = membership.epoch if membership.is_member else None
+        runner.take_back(lambda slot: not membership.is_granted(slot), known_epoch)
         table = membership.latest_table
         if self._queue is not None and self._queue.member_id != membership.member_id:
             self._start_task(self._queue.close(CLOSE_SECONDS))

@@ -24,6 +24,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from math import inf
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -124,9 +125,13 @@ class HandlerRunner:
     def _may_resume(self, work: Work) -> bool:
         return not (work in self._backoffs or work in self._announcing or work in self._in_threads)
 
-    def take_back(self, is_wanted: Callable[[int], bool]) -> None:
-        """Returns the messages of the slots that are wanted back, except those whose handler runs."""
-        self._return(self._lanes.take_back([slot for slot in self._lanes.slots if is_wanted(slot)]))
+    def take_back(self, is_wanted: Callable[[int], bool], known_epoch: int | None = None) -> None:
+        """Returns the messages of the slots that are wanted back, except those whose handler runs. If this worker got
+        some by a newer table than the one of `known_epoch`, it waits for that: the slots may be its own. Messages that
+        are returned too soon would come again, behind later ones that are on their way."""
+        slots = [slot for slot in self._lanes.slots if is_wanted(slot)]
+        known = inf if known_epoch is None else known_epoch
+        self._return(self._lanes.take_back(slots, lambda work: work.table_epoch > known))
 
     @property
     def in_flight(self) -> int:

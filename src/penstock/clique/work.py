@@ -71,6 +71,7 @@ class Work:
         "settle",
         "size",
         "slot",
+        "table_epoch",
     )
 
     def __init__(
@@ -86,6 +87,7 @@ class Work:
         chain: Chain | None = None,
         deadline: float | None = None,
         announce: Announce | None = None,
+        table_epoch: int = 0,
     ) -> None:
         self.handler = handler
         self.message = message
@@ -102,6 +104,8 @@ class Work:
         """By the wall clock: a request that has not begun by then does not begin."""
         self.announce = announce
         """To be called before its handler is called for the first time."""
+        self.table_epoch = table_epoch
+        """Of the table by which this worker got it, which may be newer than the one that it knows."""
         self.epoch: int | None = None
         """Of its slot, when its handler was called."""
         self.size = len(message.value or b"") + len(message.key or b"")

@@ -1,7 +1,7 @@
 """The frames between workers of a queue and the broker, as structs: docs/queues.md has the protocol."""
 
 from struct import Struct
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -190,25 +190,43 @@ class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
     """First, last, deliveries: the batches may hold records of other workers, too."""
     announce: list[Range] | msgspec.UnsetType = msgspec.UNSET
     """Jobs that a clique's worker announces before it begins them."""
+    epoch: int | msgspec.UnsetType = msgspec.UNSET
+    """Of the table by which a clique's worker gets them."""
 
 
-def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed], announce: list[Range]) -> bytes:
+class CliqueFacts(NamedTuple):
+    """What the worker of a clique is told about jobs."""
+
+    announce: list[Range] = []
+    epoch: int = 0
+
+
+NO_CLIQUE = CliqueFacts()
+
+
+def batch_frame(
+    key: TopicPartition, data: bytes, acquired: list[Handed], facts: CliqueFacts = NO_CLIQUE
+) -> bytes:
     """The length of a head (four bytes, big-endian), the head as JSON, record batches."""
     head = msgspec.json.encode(
         BatchHead(
             topic=key.topic,
             partition=key.partition,
             acquired=acquired,
-            announce=announce or msgspec.UNSET,
+            announce=facts.announce or msgspec.UNSET,
+            epoch=facts.epoch or msgspec.UNSET,
         )
     )
     return binary_frame(b"".join((LENGTH.pack(len(head)), head, data)))
 
 
-def jobs_frame(key: TopicPartition, jobs: list[Job], encoding: Encoding, announce: list[Range]) -> bytes:
-    to_announce = {offset for first, last in announce for offset in range(first, last + 1)}
+def jobs_frame(
+    key: TopicPartition, jobs: list[Job], encoding: Encoding, facts: CliqueFacts = NO_CLIQUE
+) -> bytes:
+    to_announce = {offset for first, last in facts.announce for offset in range(first, last + 1)}
     bodies = [_body(key, job, encoding, job.record.offset in to_announce) for job in jobs]
-    return text_frame(b'{"type":"jobs","jobs":[%s]}' % b",".join(bodies))
+    epoch = b'"epoch":%d,' % facts.epoch if facts.epoch else b""
+    return text_frame(b'{"type":"jobs",%s"jobs":[%s]}' % (epoch, b",".join(bodies)))
 
 
 def _body(key: TopicPartition, job: Job, encoding: Encoding, to_announce: bool) -> bytes:

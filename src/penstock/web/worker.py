@@ -31,7 +31,7 @@ from penstock.web.api.routing import offloaded
 from penstock.web.clique_worker import CliqueMember, Ended, check_kind
 from penstock.web.websocket_frames import endpoint_url
 from penstock.web.websocket_protocol import text_frame
-from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
+from penstock.web.work_frames import NO_CLIQUE, CliqueFacts, Settle, Work, batch_frame, jobs_frame
 
 PATH = "/v1/work"
 UNANSWERED_MAX = 1_000
@@ -295,13 +295,14 @@ class Worker:
         acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
         self._held += sum(last - first + 1 for first, last, _ in acquired)
         self._is_awake = False
-        announce: list[Range] = []
+        facts = NO_CLIQUE
         if isinstance(driver, LaneDriver):
-            announce = driver.suspects_among((first, last) for first, last, _ in acquired)
+            suspects = driver.suspects_among((first, last) for first, last, _ in acquired)
+            facts = CliqueFacts(suspects, driver.lane_epoch)
         if self._request.encoding == "batch" and not _is_small_part(delivery.records, acquired):
-            return batch_frame(key, delivery.records, acquired, announce)
+            return batch_frame(key, delivery.records, acquired, facts)
         opened, frame = await offloaded(
-            unpacked_total(delivery.records), self._framed, key, delivery.records, acquired, announce
+            unpacked_total(delivery.records), self._framed, key, delivery.records, acquired, facts
         )
         if self._request.encoding != "batch":
             self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
@@ -309,13 +310,13 @@ class Worker:
         return frame
 
     def _framed(
-        self, key: TopicPartition, data: bytes, acquired: list[Handed], announce: list[Range]
+        self, key: TopicPartition, data: bytes, acquired: list[Handed], facts: CliqueFacts
     ) -> tuple[Opened, bytes]:
         """The jobs in the batches, and a frame with them. May run in a thread."""
         opened = open_jobs(data, acquired, self._share.batches)
         if self._request.encoding == "batch":
-            return opened, batch_frame(key, _repacked(opened, data), acquired, announce)
-        frame = jobs_frame(key, opened.jobs, self._request.encoding, announce) if opened.jobs else b""
+            return opened, batch_frame(key, _repacked(opened, data), acquired, facts)
+        frame = jobs_frame(key, opened.jobs, self._request.encoding, facts) if opened.jobs else b""
         return opened, frame
 
     def _settle_unreadable(self, driver: QueueDriver, kind: AckKind, ranges: Sequence[Range]) -> None:
