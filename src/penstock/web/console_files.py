@@ -31,6 +31,10 @@ PATH = "/console"
 SHELL = "index.html"
 BASE = b"{base}"
 """The shell's place for the relative address of /console/."""
+PRELOAD = b"{preload}"
+"""The shell's place for links to the modules that pages share: a browser gets them at once, and not one after the other
+as each names the next."""
+SHARED = ("static/elements/", "static/lib/", "static/pages.js")
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -76,8 +80,15 @@ def wants_page(headers: Mapping[str, str]) -> bool:
 
 def load_files(folder: Path = FOLDER) -> dict[str, ConsoleFile]:
     """All files by their path below the folder."""
-    found = (path for path in sorted(folder.rglob("*")) if path.suffix in TYPES)
-    return {str(path.relative_to(folder)): _file(path.read_bytes(), TYPES[path.suffix]) for path in found}
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix in TYPES]
+    files = {
+        path.relative_to(folder).as_posix(): _file(path.read_bytes(), TYPES[path.suffix]) for path in paths
+    }
+    shell = files[SHELL]
+    links = "".join(
+        f'<link rel="modulepreload" href="{path}">\n' for path in files if path.startswith(SHARED)
+    )
+    return {**files, SHELL: _file(shell.content.replace(PRELOAD, links.encode()), shell.media_type)}
 
 
 def _file(content: bytes, media_type: str) -> ConsoleFile:

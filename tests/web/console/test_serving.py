@@ -1,6 +1,7 @@
 """The files of the console as a browser gets them: addresses, headers, sizes, and who may have them."""
 
 import gzip
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -53,6 +54,18 @@ def test_a_browser_that_has_the_file_gets_no_second_copy(http: httpx.Client) -> 
         first = http.get(path)
         again = http.get(path, headers={"if-none-match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_shell_names_the_modules_that_pages_share_so_that_a_browser_gets_them_at_once(
+    http: httpx.Client,
+) -> None:
+    named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', http.get("/console/").text)
+    shared = [path for folder in ("elements", "lib") for path in (FOLDER / "static" / folder).iterdir()]
+    assert sorted(named) == sorted(
+        ["static/pages.js", *(path.relative_to(FOLDER).as_posix() for path in shared)]
+    )
+    for path in named:
+        assert http.get(f"/console/{path}").status_code == 200
 
 
 def test_scripts_of_others_are_forbidden(http: httpx.Client) -> None:

@@ -74,14 +74,13 @@ async function showPage() {
   tellStale(null);
   show(content, loadingState());
   try {
-    me ??= await get("me", { signal: mine.signal });
-    if (mine.signal.aborted) return;
-    drawNavigation();
     const { page, params } = findPage(segments());
+    const [module, caller] = await Promise.all([load(page), me ?? get("me", { signal: mine.signal })]);
+    if (mine.signal.aborted) return;
+    me = caller;
+    drawNavigation();
     document.title = `${page.title(params)} · Penstock`;
     const root = h("div", { class: "page" });
-    const module = await load(page);
-    if (mine.signal.aborted) return;
     show(content, root);
     await module.show({ params, query: new URLSearchParams(location.search), root, signal: mine.signal, stale: tellStale, setQuery, reload: () => void showPage(), me: /** @type {View["me"]} */ (me) });
     if (mine.signal.aborted) return;
@@ -111,6 +110,7 @@ async function load(page) {
 async function completeOnce() {
   if (isComplete) return;
   isComplete = true;
+  await new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done, { timeout: RETRY_MS }));
   loadAll();
   await rememberNodes();
 }

@@ -22,8 +22,8 @@ export async function live(view, everyMs, work) {
   repeat(view, everyMs, work);
 }
 
-/** @param {LiveView} view @param {number} everyMs @param {() => Promise<void>} work */
-async function repeat(view, everyMs, work) {
+/** The same for a page that has done the first work itself. @param {LiveView} view @param {number} everyMs @param {() => Promise<unknown>} work */
+export async function repeat(view, everyMs, work) {
   let waitMs = everyMs;
   while (!view.signal.aborted) {
     await pause(waitMs, view.signal);

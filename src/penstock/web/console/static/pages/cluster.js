@@ -7,7 +7,7 @@ import { toast, toastError } from "../elements/toast.js";
 import { get, path, post, remove } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, count, plural } from "../lib/format.js";
-import { live, pause } from "../lib/live.js";
+import { pause, repeat } from "../lib/live.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
 
@@ -44,14 +44,13 @@ export function clusterTabs(current) {
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
-  const may = await permissions(view.signal);
   const picture = h("div", { class: "racks" });
   const choice = h("select", { id: "topic" });
   const note = h("p", { class: "note" }, "There are too many replicas to draw each of them: choose a topic.");
   const troubles = h("div");
   const moves = moveTable();
-  /** @type {Report} */
-  let report = await get("cluster", { signal: view.signal });
+  const ask = () => get("cluster", { signal: view.signal });
+  let [report, may] = /** @type {[Report, import("../lib/permissions.js").May]} */ (await Promise.all([ask(), permissions(view.signal)]));
   const mayAlter = may("alter") && !report.alone;
   const draw = () => {
     const shown = report.partitions.filter((one) => !choice.value || one.topic === choice.value);
@@ -60,16 +59,18 @@ export async function show(view) {
     const leaving = mayAlter ? (/** @type {ClusterNode} */ node) => leaveButton(node, load) : () => null;
     fill(picture, ...racksOf(report.nodes).map(([rack, nodes]) => rackBox(rack, nodes, shown, isCrowded, leaving)));
   };
-  const load = async () => {
-    report = await get("cluster", { signal: view.signal });
+  const update = (/** @type {Report} */ next) => {
+    report = next;
     fillTopics(choice, report.partitions, choice.value || view.query.get("topic"));
     fill(troubles, troublesOf(report));
     moves.rows = report.moves.map((move) => withProgress(move, report.partitions));
     draw();
   };
+  const load = async () => update(await ask());
   choice.addEventListener("change", () => (view.query.delete("topic"), view.setQuery({ topic: choice.value || null }), draw()));
   linkCells(picture);
-  await live(view, REFRESH_MS, load);
+  update(report);
+  repeat(view, REFRESH_MS, load);
   const actions = mayAlter ? [button("Rebalance", () => void planRebalance(view), { class: "primary" })] : [];
   view.root.append(
     pageHead("Cluster", { actions, note: may("alter") ? null : "You may look at the cluster, and not change it." }),

@@ -34,8 +34,7 @@ const FIELDS = ["start", "offset", "at", "partition", "limit", "key", "value", "
 /** @param {View} view */
 export async function show(view) {
   const topic = view.params.topic;
-  const { partitions } = await get(path`topics/${topic}`, { signal: view.signal });
-  const may = await permissions(view.signal, "topic", topic);
+  const [{ partitions }, may] = await Promise.all([get(path`topics/${topic}`, { signal: view.signal }), permissions(view.signal, "topic", topic)]);
   new MessagesPage(view, topic, partitions.length, may("write"));
 }
 

@@ -6,7 +6,7 @@ import { badge, pageHead, section, tile } from "../elements/parts.js";
 import { get } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, compact, count, plural, rate } from "../lib/format.js";
-import { live } from "../lib/live.js";
+import { repeat } from "../lib/live.js";
 
 /**
  * @typedef {{time_ms: number, bytes_in_rate: number, bytes_out_rate: number, message_rate: number, request_rate: number,
@@ -28,26 +28,32 @@ export async function show(view) {
   let samples = [];
   let summary = /** @type {any} */ (null);
   const draw = () => {
+    if (summary === null) return;
     const last = samples.at(-1);
     fill(tiles, ...tilesOf(summary, last));
     plots.forEach(({ plot, series }) => plot.setData(samples.map((one) => one.time_ms), series.map(([name, value]) => ({ name, values: samples.map(value) }))));
   };
-  await live(view, SUMMARY_MS, async () => {
+  const loadSummary = async () => {
     summary = await get("cluster/summary", { signal: view.signal });
     fill(head, pageHead("Overview", { note: `Cluster ${summary.cluster_id} · ${summary.alone ? "one node" : plural(summary.nodes.length, "node")} · seen from node ${summary.node_id} · version ${view.me.version}` }));
     fill(alarms, alarmsOf(summary));
     nodes.rows = summary.nodes;
     draw();
-  });
-  const { interval_ms: intervalMs } = await get("cluster/samples", { query: { since_ms: Date.now() }, signal: view.signal });
-  plots.forEach(({ plot }) => (plot.intervalMs = intervalMs));
-  await live(view, intervalMs, async () => {
+  };
+  const loadSamples = async () => {
     const since = samples.at(-1)?.time_ms ?? 0;
-    const { samples: more } = await get("cluster/samples", { query: { since_ms: since }, signal: view.signal });
+    const { samples: more, interval_ms: intervalMs } = await get("cluster/samples", { query: { since_ms: since }, signal: view.signal });
+    plots.forEach(({ plot }) => (plot.intervalMs = intervalMs));
     const fresh = more.filter((/** @type {Sample} */ one) => one.time_ms > since);
-    samples = [...samples, ...fresh].filter((one) => one.time_ms > Date.now() - SPAN_MS - intervalMs);
+    samples = [...samples, ...fresh];
+    const newest = samples.at(-1)?.time_ms ?? 0; // by the node's clock: the browser may have another time
+    samples = samples.filter((one) => one.time_ms > newest - SPAN_MS - intervalMs);
     draw();
-  });
+    return intervalMs;
+  };
+  const [intervalMs] = await Promise.all([loadSamples(), loadSummary()]);
+  repeat(view, SUMMARY_MS, loadSummary);
+  repeat(view, intervalMs, loadSamples);
 }
 
 /** @param {any} summary @param {Sample | undefined} last */
