@@ -83,6 +83,22 @@ def test_the_newest_messages_are_shown_and_one_is_opened(
     expect(dialog.get_by_label("Value")).to_contain_text("7b 22 69 64")
 
 
+INDENT = "async text => (await import(new URL('static/lib/payload.js', document.baseURI))).indented(text)"
+
+
+def test_json_is_indented_unless_it_is_too_deep_or_too_long(open_page: OpenPage) -> None:
+    page = open_page()
+    orders = [
+        {"id": number, "tags": [], "city": {}, "note": 'a "b" \\ {[,:]}', "of": [1.5, None]}
+        for number in range(5000)
+    ]
+    assert page.evaluate(INDENT, json.dumps(orders)) == json.dumps(orders, indent=2)
+    deep = "[" * 3000 + "]" * 3000
+    assert page.evaluate(INDENT, deep) == deep
+    wide = "[" * 90 + ",".join(["1"] * 30_000) + "]" * 90  # it would be more than 5 MB of spaces
+    assert page.evaluate(INDENT, wide) == wide
+
+
 def test_filters_select_and_are_in_the_address(orders: str, open_page: OpenPage) -> None:
     page = open_page(f"topics/{orders}/messages")
     ask(page, JSON_field="customer.city", Field_is="Graz", Key_contains="customer-3", At_most="500")

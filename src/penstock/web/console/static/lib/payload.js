@@ -33,25 +33,34 @@ export function parsedJson(text) {
   }
 }
 
+/** Deeper JSON, or more text than this with its line breaks, is not indented: nobody reads it, and the tab would stall. */
+const INDENTED_DEPTH = 100;
+const INDENTED_CHARACTERS = 4_000_000;
+
 /**
  * JSON with line breaks. The text is indented and not parsed and printed again: that would change long numbers.
  *
  * @param {string} text valid JSON
+ * @returns {string} the text itself if it is too deep or too long
  */
 export function indented(text) {
-  let made = "";
+  const parts = [];
   let depth = 0;
-  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g)) {
-    const isOpening = token === "{" || token === "[";
-    if (token === "}" || token === "]") {
-      depth -= 1;
-      made = /[{[]$/.test(made.trimEnd()) ? made.trimEnd() : `${made}\n${"  ".repeat(depth)}`;
-    }
-    made += token === ":" ? ": " : token;
-    if (isOpening) depth += 1;
-    if (isOpening || token === ",") made += `\n${"  ".repeat(depth)}`;
+  let size = 0;
+  let last = "";
+  for (const [token] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g)) {
+    const isClosing = token === "}" || token === "]";
+    const isAfterOpening = last === "{" || last === "[";
+    if (isClosing) depth -= 1;
+    const breaks = isClosing ? !isAfterOpening : isAfterOpening || last === ",";
+    const part = (breaks ? `\n${"  ".repeat(depth)}` : "") + (token === ":" ? ": " : token);
+    if (token === "{" || token === "[") depth += 1;
+    size += part.length;
+    if (depth > INDENTED_DEPTH || size > INDENTED_CHARACTERS) return text;
+    parts.push(part);
+    last = token;
   }
-  return made;
+  return parts.join("");
 }
 
 /** Whether a text is for people: bytes may be UTF-8 by chance. @param {string} text */
