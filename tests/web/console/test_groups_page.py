@@ -97,6 +97,36 @@ def test_offsets_are_reset_after_a_look_at_what_will_change(
     expect(page.locator(".tile", has_text="Lag").locator(".value")).to_have_text("100")
 
 
+def test_a_preview_goes_when_the_form_changes_and_a_choice_needs_its_field(
+    broker: Broker, billing: tuple[str, Consumer], open_page: OpenPage
+) -> None:
+    name, consumer = billing
+    consumer.close()
+    before = committed(broker, name)
+    page = open_page(f"groups/{name}")
+    page.get_by_role("button", name="Reset offsets").click()
+    dialog = page.get_by_role("dialog")
+    look, go = (
+        dialog.get_by_role("button", name=label) for label in ("Show what will change", "Reset the offsets")
+    )
+    look.click()
+    expect(go).to_be_enabled()
+    dialog.locator("select[name=to]").select_option("timestamp")
+    expect(go).to_have_count(0)
+    look.click()
+    expect(dialog).to_contain_text("Give the time to reset to.")
+    dialog.locator("select[name=to]").select_option("offset")
+    look.click()
+    expect(dialog).to_contain_text("Give the offset to reset to.")
+    expect(go).to_have_count(0)
+    assert committed(broker, name) == before
+    dialog.locator("input[name=offset]").fill("7")
+    look.click()
+    go.click()
+    expect(page.get_by_text(f"The offsets of {name} were reset.")).to_be_visible()
+    assert set(committed(broker, name).values()) == {7}
+
+
 def test_a_group_is_deleted(broker: Broker, billing: tuple[str, Consumer], open_page: OpenPage) -> None:
     name, consumer = billing
     consumer.close()

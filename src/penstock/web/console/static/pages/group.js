@@ -5,8 +5,8 @@ import { confirmDialog, openDialog } from "../elements/dialog.js";
 import { fieldForm } from "../elements/form.js";
 import { linePlot } from "../elements/line-plot.js";
 import { button, emptyState, pageHead, section, tile } from "../elements/parts.js";
-import { toast } from "../elements/toast.js";
-import { get, path, post, remove } from "../lib/api.js";
+import { toast, toastError } from "../elements/toast.js";
+import { ApiError, get, path, post, remove } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { live } from "../lib/live.js";
@@ -36,7 +36,7 @@ export async function show(view) {
     members.rows = group.members;
   });
   view.root.append(
-    pageHead(name, { trail: [link("groups", "Groups")], actions: [may("read") ? button("Reset offsets", () => void resetDialog(view, name)) : null, may("delete") ? button("Delete", () => deleteGroup(name), { class: "danger" }) : null] }),
+    pageHead(name, { trail: [link("groups", "Groups")], actions: [may("read") ? button("Reset offsets", () => void resetDialog(view, name).catch((trouble) => view.signal.aborted || toastError(trouble))) : null, may("delete") ? button("Delete", () => deleteGroup(name), { class: "danger" }) : null] }),
     tiles,
     plot,
     section("Offsets", offsets),
@@ -109,38 +109,59 @@ function readBy(member) {
 
 /** @param {View} view @param {string} name */
 async function resetDialog(view, name) {
-  const group = await get(path`groups/${name}`);
+  const group = await get(path`groups/${name}`, { signal: view.signal });
   const topics = [...new Set(group.offsets.map((/** @type {any} */ row) => row.topic))];
   const preview = h("div", { class: "stack" });
   openDialog(
     `Reset offsets of ${name}`,
     (close) => [
       group.members.length ? h("p", { class: "form-error" }, `The group has ${plural(group.members.length, "member")}: stop its consumers first. You can look at what would change.`) : h("p", {}, "Consumers of this group will go on from the new offsets."),
-      fieldForm({
-        fields: [
-          topics.length ? { name: "topic", label: "Topic", type: "select", required: true, options: topics.map((topic) => [String(topic), String(topic)]) } : { name: "topic", label: "Topic", required: true },
-          { name: "to", label: "To", type: "select", required: true, options: [["earliest", "The oldest message"], ["latest", "The end: skip all messages"], ["offset", "An offset"], ["timestamp", "A time"]] },
-          { name: "offset", label: "Offset", type: "number", min: 0, help: "For “An offset”." },
-          { name: "at", label: "Time", type: "datetime-local", help: "For “A time”: the first message that is not older." },
-        ],
-        submitLabel: "Show what will change",
-        submit: async (values) => {
-          const body = resetOf(values);
-          const plan = await post(path`groups/${name}/offsets`, { ...body, dry_run: true });
-          const go = button("Reset the offsets", () => void reset(view, name, body, close, preview), { class: "danger", disabled: group.members.length > 0 });
-          fill(preview, ...planOf(plan), h("div", { class: "actions" }, go));
-        },
-      }),
+      resetForm(name, topics, preview, (body) => button("Reset the offsets", () => void reset(view, name, body, close, preview), { class: "danger", disabled: group.members.length > 0 })),
       preview,
     ],
     { wide: true },
   );
 }
 
+/**
+ * Shows a plan and its button, and takes both away when the form changes: the button does what the form says.
+ *
+ * @param {string} name
+ * @param {unknown[]} topics
+ * @param {HTMLElement} preview
+ * @param {(body: object) => HTMLElement} goButton
+ */
+function resetForm(name, topics, preview, goButton) {
+  let edits = 0;
+  const form = fieldForm({
+    fields: [
+      topics.length ? { name: "topic", label: "Topic", type: "select", required: true, options: topics.map((topic) => [String(topic), String(topic)]) } : { name: "topic", label: "Topic", required: true },
+      { name: "to", label: "To", type: "select", required: true, options: [["earliest", "The oldest message"], ["latest", "The end: skip all messages"], ["offset", "An offset"], ["timestamp", "A time"]] },
+      { name: "offset", label: "Offset", type: "number", min: 0, help: "For “An offset”." },
+      { name: "at", label: "Time", type: "datetime-local", help: "For “A time”: the first message that is not older." },
+    ],
+    submitLabel: "Show what will change",
+    submit: async (values) => {
+      const asked = edits;
+      fill(preview);
+      const body = resetOf(values);
+      const plan = await post(path`groups/${name}/offsets`, { ...body, dry_run: true });
+      if (asked === edits) fill(preview, ...planOf(plan), h("div", { class: "actions" }, goButton(body)));
+    },
+  });
+  form.addEventListener("input", () => {
+    edits += 1;
+    fill(preview);
+  });
+  return form;
+}
+
 /** @param {Record<string, any>} values */
 function resetOf({ topic, to, offset, at }) {
-  if (to === "timestamp") return { topic, timestamp_ms: new Date(at).getTime() || 0 };
-  return { topic, to: to === "offset" ? offset ?? 0 : to };
+  if (to === "timestamp" && !at) throw new ApiError(400, "invalid_field", "Give the time to reset to.", "at");
+  if (to === "offset" && offset === null) throw new ApiError(400, "invalid_field", "Give the offset to reset to.", "offset");
+  if (to === "timestamp") return { topic, timestamp_ms: new Date(at).getTime() };
+  return { topic, to: to === "offset" ? offset : to };
 }
 
 /** @param {any} plan */
