@@ -1,7 +1,7 @@
 /** Messages of a topic: browse, filter, tail; each in detail; publish. */
 
 import { dataTable } from "../elements/data-table.js";
-import { openMessage } from "../elements/message.js";
+import { messageLink, openMessage } from "../elements/message.js";
 import { button, emptyState, pageHead } from "../elements/parts.js";
 import { publishDialog } from "../elements/publish.js";
 import { get, path } from "../lib/api.js";
@@ -19,6 +19,8 @@ import { topicTabs } from "./topic.js";
 
 const KEPT_MESSAGES = 1000;
 const SHOWN_BYTES = 32;
+/** More are asked for by their number. */
+const LISTED_PARTITIONS = 1000;
 
 const STARTS = /** @type {[string, string][]} */ ([
   ["newest", "The newest"],
@@ -44,6 +46,8 @@ class MessagesPage {
   #ended = new AbortController();
   /** @type {Message[]} */
   #messages = [];
+  /** Those that came while the tail was paused. @type {Message[]} */
+  #held = [];
 
   /** @param {View} view @param {string} topic @param {number} partitions @param {boolean} mayWrite */
   constructor(view, topic, partitions, mayWrite) {
@@ -52,26 +56,42 @@ class MessagesPage {
     this.inputs = makeInputs(view.query, partitions);
     this.bar = h("progress", { max: 1, value: 0, "aria-label": "How much was scanned" });
     this.told = h("span", { role: "status" });
+    this.notice = h("div", { role: "status" });
     this.stopButton = button("Stop", () => this.#scan?.stop(), { class: "danger" });
     this.pauseButton = button("Pause", () => this.pause());
     this.table = messageTable(this);
+    this.form = this.makeForm();
     view.root.append(
       pageHead(topic, { trail: [link("topics", "Topics")], actions: [mayWrite ? button("Publish", () => publishDialog(topic, partitions, () => this.search()), { class: "primary" }) : null, button("Download", () => this.download())] }),
       topicTabs(topic, "messages"),
-      this.makeForm(),
+      this.form,
       h("div", { class: "scan" }, this.bar, this.told, this.pauseButton, this.stopButton),
+      this.notice,
       this.table,
     );
     view.signal.addEventListener("abort", () => this.#ended.abort(), { once: true });
-    this.search(view.query.get("show") === "message");
+    this.start(partitions);
+  }
+
+  /** The first search, as the address says. @param {number} partitions */
+  start(partitions) {
+    const { query } = this.view;
+    const partition = query.get("partition") ?? "";
+    if (/^\d*$/.test(partition) && Number(partition) < partitions) return this.search(query.get("show") === "message");
+    this.running(false, false);
+    fill(this.notice, h("p", { class: "why" }, `Partition ${partition} does not exist: ${this.topic} has ${plural(partitions, "partition")}, which are numbered from 0.`));
   }
 
   makeForm() {
     const { start, offset, at, partition, limit, key, value, header, header_value, field, field_value, columns } = this.inputs;
+    const ask = (/** @type {{row: HTMLElement, input: HTMLInputElement | HTMLSelectElement}} */ one, /** @type {boolean} */ isAsked) => {
+      one.row.hidden = one.input.disabled = !isAsked;
+      one.input.required = isAsked;
+    };
     const when = () => {
-      offset.row.hidden = start.input.value !== "offset";
-      at.row.hidden = start.input.value !== "timestamp";
-      limit.row.hidden = start.input.value === "tail";
+      ask(offset, start.input.value === "offset");
+      ask(at, start.input.value === "timestamp");
+      ask(limit, start.input.value !== "tail");
     };
     start.input.addEventListener("change", when);
     when();
@@ -107,19 +127,23 @@ class MessagesPage {
     const start = this.given("start");
     /** @type {Record<string, unknown>} */
     const request = { topic: this.topic, start, filter };
-    if (start !== "tail") request.limit = Number(this.given("limit")) || 100;
-    if (start === "offset") request.offset = Number(this.given("offset")) || 0;
-    if (start === "timestamp") request.timestamp_ms = new Date(this.given("at")).getTime() || 0;
+    if (start !== "tail") request.limit = Number(this.given("limit"));
+    if (start === "offset") request.offset = Number(this.given("offset"));
+    if (start === "timestamp") request.timestamp_ms = new Date(this.given("at")).getTime();
     if (this.given("partition")) request.partitions = [Number(this.given("partition"))];
     return request;
   }
 
-  /** Begins anew with what the form says. @param {boolean} [opens] whether the first message is opened */
+  /** Begins anew with what the form says. @param {boolean} [opens] whether the message that it names is opened */
   search(opens = false) {
     this.#ended.abort();
     this.#ended = new AbortController();
     this.#messages = [];
+    this.#held = [];
     this.draw();
+    fill(this.notice);
+    this.running(false, false);
+    if (!this.form.reportValidity()) return fill(this.told, "The form above is not complete.");
     this.view.setQuery({ ...Object.fromEntries(FIELDS.map((name) => [name, this.given(name)])), show: null });
     const isTail = this.given("start") === "tail";
     this.running(true, isTail);
@@ -128,21 +152,48 @@ class MessagesPage {
       {
         onMessages: (more) => {
           this.add(more);
-          if (opens && more[0]) openMessage(this.topic, more[0]);
+          if (opens) this.open(more[0]);
           opens = false;
         },
         onProgress: (progress) => this.tell(progress, isTail),
-        onEnd: (progress) => (this.running(false, isTail), this.tell(progress, isTail)),
+        onEnd: (progress) => {
+          this.running(false, isTail);
+          this.tell(progress, isTail);
+          if (opens) this.open(null);
+        },
         onError: (error) => (this.running(false, isTail), fill(this.told, `${error.message} Show asks again.`)),
       },
       this.#ended.signal,
     );
   }
 
+  /** Opens the message that a link names, unless another was found. @param {Message | null} found the first from there on */
+  open(found) {
+    const [partition, offset] = [this.given("partition"), this.given("offset")].map(Number);
+    if (found?.partition === partition && found.offset === offset) return openMessage(this.topic, found);
+    const where = `The message at offset ${count(offset)} of partition ${partition}`;
+    const next = found ? ["is gone (deleted or compacted); the next one is at ", link(messageLink(this.topic, found), `offset ${count(found.offset)}`), "."] : ["is gone (deleted or compacted), or it is not written yet."];
+    fill(this.notice, h("p", { class: "why" }, `${where} `, ...next));
+  }
+
   pause() {
     if (!this.#scan) return;
     this.#scan.pause(!this.#scan.isPaused);
-    this.pauseButton.textContent = this.#scan.isPaused ? "Go on" : "Pause";
+    this.drawPause();
+    if (!this.#scan.isPaused) this.release();
+  }
+
+  /** Says how many messages wait to be shown. */
+  drawPause() {
+    const waiting = this.#held.length ? ` (${plural(this.#held.length, "new message")})` : "";
+    this.pauseButton.textContent = this.#scan?.isPaused ? `Go on${waiting}` : "Pause";
+  }
+
+  /** Shows what came while the tail was paused. */
+  release() {
+    const held = this.#held;
+    this.#held = [];
+    if (held.length) this.add(held);
   }
 
   /** @param {boolean} isRunning @param {boolean} isTail */
@@ -151,6 +202,8 @@ class MessagesPage {
     this.pauseButton.hidden = !isRunning || !isTail;
     this.pauseButton.textContent = "Pause";
     this.bar.hidden = !isRunning || isTail;
+    if (!isRunning) this.#scan = null;
+    this.release();
     if (isRunning) fill(this.told, isTail ? "Waiting for messages…" : "Scanning…");
   }
 
@@ -165,6 +218,10 @@ class MessagesPage {
 
   /** @param {Message[]} more */
   add(more) {
+    if (this.#scan?.isPaused) {
+      this.#held = [...this.#held, ...more].slice(-KEPT_MESSAGES);
+      return this.drawPause();
+    }
     this.#messages = [...this.#messages, ...more].slice(-KEPT_MESSAGES);
     this.draw();
   }
@@ -235,12 +292,12 @@ function brief(text, encoding) {
  * @returns {Record<string, {row: HTMLElement, input: HTMLInputElement | HTMLSelectElement}>}
  */
 function makeInputs(query, partitions) {
-  const all = /** @type {[string, string][]} */ ([["", "All"], ...Array.from({ length: Math.min(partitions, 1000) }, (_, at) => [String(at), String(at)])]);
+  const all = /** @type {[string, string][]} */ ([["", "All"], ...Array.from({ length: partitions <= LISTED_PARTITIONS ? partitions : 0 }, (_, at) => [String(at), String(at)])]);
   return {
     start: select("Start", "start", STARTS, query),
     offset: input("Offset", "offset", query, { type: "number", min: 0, value: 0 }),
     at: input("Time", "at", query, { type: "datetime-local", step: 1 }),
-    partition: select("Partition", "partition", all, query),
+    partition: partitions <= LISTED_PARTITIONS ? select("Partition", "partition", all, query) : input("Partition", "partition", query, { type: "number", min: 0, max: partitions - 1, placeholder: "All" }),
     limit: input("At most", "limit", query, { type: "number", min: 1, max: 500, value: 100 }),
     columns: input("Columns from JSON", "columns", query, { placeholder: "id, customer.city" }),
     key: input("Key contains", "key", query),
