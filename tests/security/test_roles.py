@@ -35,8 +35,8 @@ def granted(role, **grant):
     return may
 
 
-def test_there_are_four_roles() -> None:
-    assert list(BUILT_IN_ROLES) == ["reader", "writer", "operator", "admin"]
+def test_there_are_five_roles() -> None:
+    assert list(BUILT_IN_ROLES) == ["viewer", "reader", "writer", "operator", "admin"]
 
 
 @pytest.mark.parametrize("role", BUILT_IN_ROLES)
@@ -44,6 +44,14 @@ def test_every_rule_of_a_role_is_a_valid_access_rule(role) -> None:
     for rule in rules_of(BUILT_IN_ROLES[role], RoleGrant(role, "User:alice")):
         assert check_binding(rule.binding)
         assert rule.source == f"role {role}"
+
+
+def test_a_viewer_sees_everything_and_changes_nothing() -> None:
+    may = granted("viewer")
+    assert may(TOPIC) == {"READ", "DESCRIBE", "DESCRIBE_CONFIGS"}
+    assert may(GROUP) == {"DESCRIBE", "DESCRIBE_CONFIGS"}, "READ on a group commits offsets and settles jobs"
+    assert may(ResourceType.TRANSACTIONAL_ID) == {"DESCRIBE"}
+    assert may(CLUSTER, CLUSTER_NAME) == {"DESCRIBE", "DESCRIBE_CONFIGS"}
 
 
 def test_a_reader_reads_and_does_not_write() -> None:
@@ -178,9 +186,10 @@ def test_an_impossible_grant_is_refused(grant, code) -> None:
     assert caught.value.code == code
 
 
-def test_a_role_of_the_cluster_is_found_and_a_built_in_one_first() -> None:
+def test_a_role_of_the_cluster_is_found_before_a_built_in_one_that_is_newer() -> None:
     assert find_role("billing", {"billing": OWN}) is OWN
-    assert find_role("admin", {"admin": OWN}) is BUILT_IN_ROLES["admin"]
+    assert find_role("viewer", {"viewer": OWN}) is OWN
+    assert find_role("admin", {"billing": OWN}) is BUILT_IN_ROLES["admin"]
     assert check_grant(RoleGrant("billing", "Group:ops"), {"billing": OWN})
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Producer
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
 from penstock import Broker
-from penstock.web import browse, browse_frames
+from penstock.web import browse, browse_frames, partition_scan
 from tests.web.api.secured import PASSWORDS, caller
 from tests.web.browsing import scan
 
@@ -64,6 +64,28 @@ def test_the_newest_messages_of_all_partitions_come_first(broker: Broker, orders
 
 def test_the_oldest_messages(broker: Broker, orders: str) -> None:
     assert numbers(found(broker, orders, start="oldest", partitions=[1], limit=3)) == [1, 4, 7]
+
+
+def test_the_oldest_messages_of_all_partitions_come_first(broker: Broker, orders: str) -> None:
+    assert numbers(found(broker, orders, start="oldest", limit=10)) == list(range(10))
+
+
+@pytest.mark.parametrize("start", ["oldest", "newest"])
+def test_partitions_of_different_length_are_merged_by_time_step_by_step(
+    broker: Broker, unique: Unique, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setattr(partition_scan, "STEP_BYTES", 1)  # a batch at a time
+    topic, order = unique("uneven"), [*range(60)]
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": topic, "partitions": 3}).raise_for_status()
+    producer = Producer({**broker.client_settings(), "linger.ms": 0})
+    for number in order:
+        partition = 2 if number == 30 else number // 40
+        producer.produce(
+            topic, json.dumps({"n": number}), partition=partition, timestamp=1_700_000_000_000 + number
+        )
+        producer.flush()
+    expected = order if start == "oldest" else order[::-1]
+    assert numbers(found(broker, topic, start=start, limit=50)) == expected[:50]
 
 
 def test_from_an_offset_on(broker: Broker, orders: str) -> None:
@@ -184,14 +206,25 @@ def test_a_long_value_is_cut_between_two_characters(broker: Broker, unique: Uniq
     assert text.startswith(message["value"])
 
 
-def test_scans_have_a_limit(broker: Broker, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browse, "MAX_SCANS", 1)
-    with scan(broker.http_url, orders, start="oldest", credit=1) as one:
-        one.has(1)
-        with pytest.raises(InvalidStatus) as refusal, scan(broker.http_url, orders):
-            pass
-    assert refusal.value.response.status_code == 503
-    assert b"too_many_scans" in (refusal.value.response.body or b"")
+def test_scans_of_a_node_and_of_a_caller_are_limited_and_a_page_hears_why(
+    broker: Broker, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, told in (("MAX_SCANS", "this node has 1 scans"), ("MAX_SCANS_OF_CALLER", "you have 1 scans")):
+        monkeypatch.setattr(browse, limit, 1)
+        with scan(broker.http_url, orders, start="tail") as one:
+            one.until("progress")
+            code, message = refused(broker, orders)
+            assert (code, message[: len(told)]) == ("too_many_scans", told)
+        monkeypatch.setattr(browse, limit, 100)
+
+
+def test_a_scan_whose_client_takes_nothing_ends(
+    broker: Broker, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "CREDIT_SECONDS", 0.01)
+    with scan(broker.http_url, orders, credit=1) as one:
+        assert one.until("error")["code"] == "no_credit"
+        assert len(one.messages) == 1
 
 
 def test_a_tail_of_too_many_partitions_is_refused(
@@ -206,6 +239,68 @@ def test_mistakes_are_told(broker: Broker, orders: str) -> None:
     assert refused(broker, orders, partitions=[3])[0] == "invalid_field"
     assert refused(broker, orders, limit=browse_frames.MAX_LIMIT + 1)[0] == "invalid_field"
     assert httpx.get(f"{broker.http_url}/v1/browse").status_code == 426
+
+
+# --- memory
+
+
+@pytest.fixture(scope="module")
+def large_headers(broker: Broker) -> str:
+    """Messages that are small on the disk: their headers compress well."""
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": "browsed-headers"}).raise_for_status()
+    producer = Producer({**broker.client_settings(), "compression.type": "zstd", "linger.ms": 50})
+    for number in range(40):
+        producer.produce("browsed-headers", str(number), headers=[("h", b"x" * 300_000), ("after", b"y")])
+    producer.flush()
+    return "browsed-headers"
+
+
+@pytest.mark.parametrize("start", ["oldest", "newest"])
+def test_headers_are_cut_as_values_are(broker: Broker, large_headers: str, start: str) -> None:
+    with scan(broker.http_url, large_headers, start=start) as one:
+        one.until("end")
+    shown = [
+        sum(len(header["name"] + header["value"]) for header in each["headers"]) for each in one.messages
+    ]
+    assert len(shown) == 40
+    assert max(shown) <= browse_frames.SHOWN_BYTES_MAX
+    assert all(each["truncated"] for each in one.messages)
+
+
+def test_many_headers_are_cut_and_a_few_are_shown_as_they_are(broker: Broker, unique: Unique) -> None:
+    topic = unique("headers")
+    producer = Producer(broker.client_settings())
+    producer.produce(topic, "few", headers=[("a", b"1"), ("b", None), ("c", b"\xff")])
+    producer.produce(topic, "many", headers=[(f"h{number}", b"") for number in range(1_000)])
+    producer.flush()
+    with scan(broker.http_url, topic, start="oldest") as one:
+        one.until("end")
+    few, many = one.messages
+    assert ([header["name"] for header in few["headers"]], few["truncated"]) == (["a", "b", "c"], False)
+    assert (len(many["headers"]), many["truncated"]) == (browse_frames.SHOWN_HEADERS_MAX, True)
+
+
+@pytest.mark.parametrize("start", ["oldest", "newest"])
+def test_a_scan_holds_no_more_bytes_than_it_may(
+    broker: Broker, large_headers: str, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setattr(browse, "HELD_BYTES", 5 * browse_frames.SHOWN_BYTES_MAX)
+    with scan(broker.http_url, large_headers, start=start) as one:
+        assert one.until("end")["reason"] == "limit"
+    values = [int(value) for value in one.values]
+    assert 1 <= len(values) <= 6
+    assert values == ([*range(40)] if start == "oldest" else [*range(39, -1, -1)])[: len(values)]
+
+
+def test_frames_are_no_larger_than_a_message_needs(
+    broker: Broker, large_headers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "FRAME_BYTES", browse_frames.SHOWN_BYTES_MAX)
+    with scan(broker.http_url, large_headers) as one:
+        sizes = []
+        while (frame := one.next())["type"] != "end":
+            sizes += [len(frame["messages"])] if frame["type"] == "messages" else []
+    assert (sum(sizes), max(sizes)) == (40, 1)
 
 
 # --- permissions

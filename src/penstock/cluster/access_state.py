@@ -141,7 +141,7 @@ class AccessState:
         self.version += 1
 
     def _rules(self, grant: RoleGrant) -> tuple[Rule, ...]:
-        role = BUILT_IN_ROLES.get(grant.role) or self._roles.get(grant.role)
+        role = self._roles.get(grant.role) or BUILT_IN_ROLES.get(grant.role)
         return () if role is None else rules_of(role, grant)
 
     # --- copies

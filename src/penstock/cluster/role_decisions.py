@@ -7,7 +7,6 @@ from penstock.cluster.state import ClusterState
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.security.roles import (
-    BUILT_IN_ROLES,
     Role,
     RoleGrant,
     check_grant,
@@ -36,7 +35,7 @@ def put_role(state: ClusterState, role: Role, limits: Limits) -> list[MetadataRe
 def delete_role(state: ClusterState, name: str) -> list[MetadataRecord]:
     """A role that nobody has: otherwise people would lose permissions that they are not asked about."""
     find_role(name, state.access.roles)
-    if name in BUILT_IN_ROLES:
+    if name not in state.access.roles:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the role {name!r} is built in and cannot be deleted")
     grants = sum(grant.role == name for grant in state.access.grants)
     if grants:

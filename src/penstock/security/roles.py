@@ -1,6 +1,7 @@
 """Roles: access rules for people, who think of jobs and not of operations.
 
-    reader      reads records, in groups of its choice
+    viewer      sees everything and changes nothing: topics with their records, groups, queues, users, the cluster
+    reader      reads records, in groups of its choice, whose offsets and jobs it may settle
     writer      writes records, also in transactions
     operator    creates, changes and deletes topics, looks after groups and settings; reads no record, gives no right
     admin       everything, access rules and users included
@@ -72,6 +73,15 @@ BUILT_IN_ROLES: Mapping[str, Role] = {
     role.name: role
     for role in (
         Role(
+            "viewer",
+            (
+                RolePermission(_T.TOPIC, (_O.READ, _O.DESCRIBE_CONFIGS)),
+                RolePermission(_T.GROUP, (_O.DESCRIBE, _O.DESCRIBE_CONFIGS)),
+                RolePermission(_T.TRANSACTIONAL_ID, (_O.DESCRIBE,)),
+                RolePermission(_T.CLUSTER, (_O.DESCRIBE, _O.DESCRIBE_CONFIGS)),
+            ),
+        ),
+        Role(
             "reader",
             (
                 RolePermission(_T.TOPIC, (_O.READ, _O.DESCRIBE_CONFIGS)),
@@ -130,8 +140,9 @@ def check_grant(grant: RoleGrant, roles: Mapping[str, Role]) -> RoleGrant:
 
 
 def find_role(name: str, roles: Mapping[str, Role]) -> Role:
-    """A built-in role, or one of the cluster's own."""
-    role = BUILT_IN_ROLES.get(name) or roles.get(name)
+    """One of the cluster's own roles, or a built-in one. A cluster may have made a role before there was a built-in one
+    of that name, and goes on with its own."""
+    role = roles.get(name) or BUILT_IN_ROLES.get(name)
     if role is None:
         known = ", ".join([*BUILT_IN_ROLES, *sorted(roles)][:20])
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no role {name[:100]!r}; there are {known}")

@@ -7,16 +7,18 @@ moment. It is no consumer: nothing is stored, nothing is leased. Limits, beside 
 
     messages that are not read  the client's credit; a scan waits for more of it, as it waits for the socket
     a scan's load               one step (`partition_scan`.STEP_BYTES) at a time, in a thread
-    many scans                  MAX_SCANS on a node; more are refused
-    the newest messages         `browse_frames`.MAX_LIMIT messages of SHOWN_BYTES_MAX are held and sorted
+    many scans                  MAX_SCANS on a node, MAX_SCANS_OF_CALLER of a caller; more are refused
+    sorting by time             `browse_frames`.MAX_LIMIT messages are held, and HELD_BYTES of them; a scan with more
+                                ends there as it ends at its limit
     a tail                      TAILED_MAX partitions
+    a client that takes none    the scan ends after CREDIT_SECONDS
     a schema registry           `schema_values`
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,14 +30,13 @@ from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.node import Node
-from penstock.types import Operation
+from penstock.types import ANONYMOUS_PRINCIPAL, NO_TIMESTAMP, Operation
 from penstock.web.api.problems import Problem, as_problem, wrong
-from penstock.web.api.routing import error_response
 from penstock.web.api.topics import find_topic
-from penstock.web.browse_frames import FRAMES, AnyFrame, Browse, BrowsedMessage, More, Stop
+from penstock.web.browse_frames import FRAMES, AnyFrame, Browse, BrowsedMessage, More, Stop, shown_size
 from penstock.web.callers import LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE, caller_of
 from penstock.web.http_quotas import SocketQuota
-from penstock.web.partition_scan import PartitionScanner
+from penstock.web.partition_scan import PartitionScanner, Step
 from penstock.web.record_filter import compile_filter
 from penstock.web.websocket_frames import (
     FrameReceiver,
@@ -58,6 +59,13 @@ PATH = "/v1/browse"
 FRAMES_PER_SECOND = 100
 """A person clicks; credit for a thousand messages is one frame."""
 MAX_SCANS = 32
+MAX_SCANS_OF_CALLER = 8
+"""A page has one scan, and people have some pages open. A login counts; without logins, the client's address does."""
+CREDIT_SECONDS = 600.0
+"""A tail that a person has paused may wait for so long; a browser that was put to sleep must not keep it for ever."""
+HELD_BYTES = 8 * 1024 * 1024
+FRAME_BYTES = 512 * 1024
+"""Messages of a frame are this large together, or one message."""
 TAILED_MAX = 200
 """Partitions that one tail watches, each with a request that waits."""
 TAIL_WAIT_MS = 10_000
@@ -80,30 +88,40 @@ class BrowseEndpoint:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._scans = 0
+        self._scans: Counter[str] = Counter()
         self._schemas = _registry_values(node)
 
     async def explain(self, request: Request) -> Response:
         return upgrade_required(PATH, "docs/http-api.md")
 
     async def serve(self, socket: WebSocket) -> None:
-        refusal = refuse_socket(self._node, socket) or self._too_many()
+        refusal = refuse_socket(self._node, socket)
         if refusal is not None:
             await socket.send_denial_response(refusal)
             return
-        self._scans += 1
+        caller = caller_of(socket)
+        name = caller.principal if caller.principal != ANONYMOUS_PRINCIPAL else caller.host
+        too_many = self._too_many(name)
+        self._scans[name] += 1
         try:
             await accept(socket)
             with suppress(WebSocketDisconnect):
-                await _Connection(self._node, socket, self._schemas).serve()
+                await _Connection(self._node, socket, self._schemas).serve(too_many)
         finally:
-            self._scans -= 1
+            self._scans[name] -= 1
+            self._scans += Counter()  # forgets names without a scan
 
-    def _too_many(self) -> Response | None:
-        if self._scans < MAX_SCANS:
+    def _too_many(self, name: str) -> Problem | None:
+        """A browser does not show its page the response to a refused connection, so this is told in a frame."""
+        if self._scans[name] >= MAX_SCANS_OF_CALLER:
+            message = (
+                f"you have {MAX_SCANS_OF_CALLER} scans on this node: close a page with messages, or stop one"
+            )
+        elif self._scans.total() >= MAX_SCANS:
+            message = f"this node has {MAX_SCANS} scans: stop one, or try again later"
+        else:
             return None
-        message = f"this node has {MAX_SCANS} scans: stop one, or try again later"
-        return error_response(Problem(503, "too_many_scans", message))
+        return Problem(503, "too_many_scans", message)
 
 
 def _registry_values(node: Node) -> "RegistryValues | None":
@@ -128,10 +146,15 @@ class _Credit:
         self._changed.set()
 
     async def take(self, most: int) -> int:
-        """At least one, at most so many."""
+        """At least one, at most so many. Problem if the client takes none for a long time."""
         while self._left <= 0:
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(CREDIT_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                message = f"the client has taken no message for {CREDIT_SECONDS:.0f} seconds: start it again"
+                raise Problem(408, "no_credit", message) from None
         taken = min(most, self._left)
         self._left -= taken
         return taken
@@ -149,9 +172,11 @@ class _Connection:
             socket, node.config.limits.slow_drain_timeout_ms / 1000, SocketQuota(node, caller_of(socket))
         )
 
-    async def serve(self) -> None:
+    async def serve(self, too_many: Problem | None) -> None:
         try:
             request = await self._frames.first(Browse, "not_browsing")
+            if too_many is not None:
+                raise too_many
             scan = self._scan(request)
         except Problem as problem:
             await self._end(problem.code, problem.message)
@@ -243,6 +268,8 @@ class _Scan:
         self._sender = sender
         self._total = self._scanned = self._found = self._unreadable = 0
         self._told_at = 0.0
+        self._limit = request.limit
+        """Messages to send; fewer than the client asked for, if so many are too large to be held."""
 
     def progress(self) -> dict[str, object]:
         return {
@@ -278,25 +305,44 @@ class _Scan:
     # --- from the oldest on
 
     async def _forward(self, starts: dict[int, int], ends: dict[int, int]) -> str:
+        """Merges the partitions by time: the one that has come least far goes on, and a message is sent when all
+        partitions have come as far as its time."""
         self._total = sum(max(0, ends[one] - starts[one]) for one in starts)
         places = {one: at for one, at in starts.items() if at < ends[one]}
+        reached: dict[int, int] = dict.fromkeys(places, NO_TIMESTAMP)
+        held: list[BrowsedMessage] = []
         while places:
-            for one, at in list(places.items()):
-                found, next_offset = await self._step(one, at, ends[one])
-                await self._send(found[: self._request.limit - self._found])
-                if self._found >= self._request.limit:
-                    return "limit"
-                places[one] = next_offset
-                if next_offset >= ends[one]:
-                    del places[one]
+            one = min(places, key=reached.__getitem__)
+            step = await self._step(one, places[one], ends[one])
+            places[one], reached[one] = step.next_offset, max(reached[one], step.last_timestamp_ms)
+            if step.next_offset >= ends[one]:
+                del places[one], reached[one]
+            held = self._hold(sorted([*held, *step.found], key=_age))
+            frontier = min(reached.values(), default=None)
+            ready = [each for each in held if frontier is None or each.timestamp_ms <= frontier]
+            await self._send(ready)
+            held = held[len(ready) :]
+            if self._found >= self._limit:
+                return "limit"
         return "complete"
 
-    async def _step(self, partition: int, at: int, end: int) -> tuple[list[BrowsedMessage], int]:
+    async def _step(self, partition: int, at: int, end: int) -> Step:
         step = await self._scanner.step(partition, at, end)
         self._scanned += step.next_offset - at
         self._unreadable += step.unreadable
         await self._tell_progress()
-        return step.found, step.next_offset
+        return step
+
+    def _hold(self, messages: Sequence[BrowsedMessage]) -> list[BrowsedMessage]:
+        """The first of these messages, as many as are still wanted. If they are too large together, fewer are wanted:
+        what is left out would come behind them."""
+        kept, size = list(messages[: self._limit - self._found]), 0
+        for count, message in enumerate(kept):
+            size += shown_size(message)
+            if size > HELD_BYTES and count:
+                self._limit = self._found + count
+                return kept[:count]
+        return kept
 
     # --- from the newest on
 
@@ -306,25 +352,25 @@ class _Scan:
         tops = {one: last for one, last in lasts.items() if last > firsts[one]}
         window = WINDOW_OFFSETS
         while tops:
-            left = self._request.limit - self._found
             best: list[BrowsedMessage] = []
             for one, top in list(tops.items()):
                 bottom = max(firsts[one], top - window)
                 async for found in self._window(one, bottom, top):
-                    best = nlargest(left, [*best, *found], key=_age)
+                    best = self._hold(sorted([*best, *found], key=_age, reverse=True))
                 tops[one] = bottom
                 if bottom <= firsts[one]:
                     del tops[one]
             await self._send(best)
-            if self._found >= self._request.limit:
+            if self._found >= self._limit:
                 return "limit"
             window = min(window * WINDOW_GROWTH, WINDOW_OFFSETS_MAX)
         return "complete"
 
     async def _window(self, partition: int, bottom: int, top: int) -> AsyncIterator[list[BrowsedMessage]]:
         while bottom < top:
-            found, bottom = await self._step(partition, bottom, top)
-            yield found
+            step = await self._step(partition, bottom, top)
+            bottom = step.next_offset
+            yield step.found
 
     # --- as they come
 
@@ -356,7 +402,7 @@ class _Scan:
 
     async def _send(self, messages: Sequence[BrowsedMessage]) -> None:
         while messages:
-            taken = await self.credit.take(min(MESSAGES_PER_FRAME, len(messages)))
+            taken = await self.credit.take(min(MESSAGES_PER_FRAME, _in_a_frame(messages)))
             frame = {"type": "messages", "messages": list(messages[:taken])}
             await self._sender.wait_for_room()
             await self._sender.send(text_frame(msgspec.json.encode(frame)))
@@ -368,6 +414,16 @@ class _Scan:
         if now - self._told_at >= PROGRESS_SECONDS:
             self._told_at = now
             await self._sender.send(self.progress())
+
+
+def _in_a_frame(messages: Sequence[BrowsedMessage]) -> int:
+    """How many messages from the first on are no larger together than a frame; one at least."""
+    size = 0
+    for count, message in enumerate(messages[:MESSAGES_PER_FRAME]):
+        size += shown_size(message)
+        if size > FRAME_BYTES and count:
+            return count
+    return len(messages)
 
 
 def _age(message: BrowsedMessage) -> tuple[int, int]:

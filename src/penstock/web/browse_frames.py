@@ -18,9 +18,12 @@ MAX_PARTITIONS = 10_000
 MAX_FILTER_CHARACTERS = 1_000
 MAX_PATH_PARTS = 20
 SHOWN_BYTES_MAX = 32 * 1024
-"""The bytes of a key or a value that are shown. A person reads no more, and a thousand values of a megabyte would fill
-the browser's memory; GET .../records has the whole message."""
+"""The bytes of a key, a value or all headers that are shown. A person reads no more, and a thousand values of a
+megabyte would fill the browser's memory; GET .../records has the whole message."""
+SHOWN_HEADERS_MAX = 100
 UTF8_BYTES_MAX = 4
+
+Headers = tuple[tuple[str, bytes | None], ...]
 
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Credit = Annotated[int, Meta(ge=1, le=MAX_CREDIT)]
@@ -93,8 +96,9 @@ class DecodedOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowsedMessage(RecordOut, frozen=True, kw_only=True):
-    """`key_bytes` and `value_bytes` are the whole sizes; `truncated`: the key or the value is longer than shown.
-    `key_decoded` and `value_decoded` are there if a registry is set and the key or the value names a schema of it."""
+    """`key_bytes` and `value_bytes` are the whole sizes; `truncated`: the key, the value or the headers are longer than
+    shown. `key_decoded` and `value_decoded` are there if a registry is set and the key or the value names a schema of
+    it."""
 
     partition: int
     key_bytes: int | None
@@ -108,16 +112,39 @@ def browsed(scanned: ScannedRecord, partition: int) -> BrowsedMessage:
     """The message as text, as far as it is UTF-8, else in base64."""
     record = scanned.record
     key, value = record.key, record.value
-    shown = record_out(record._replace(key=_cut(key), value=_cut(value)), "text")
+    headers = _shown_headers(record.headers)
+    shown = record_out(record._replace(key=_cut(key), value=_cut(value), headers=headers), "text")
     return BrowsedMessage(
         **{name: getattr(shown, name) for name in RecordOut.__struct_fields__},
         partition=partition,
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
-        truncated=max(len(key or b""), len(value or b"")) > SHOWN_BYTES_MAX,
+        truncated=max(len(key or b""), len(value or b"")) > SHOWN_BYTES_MAX or headers != record.headers,
         key_decoded=_decoded_out(scanned.key),
         value_decoded=_decoded_out(scanned.value),
     )
+
+
+def shown_size(message: BrowsedMessage) -> int:
+    """About the memory that a message takes until it is sent."""
+    decoded = [one.json for one in (message.key_decoded, message.value_decoded) if one is not None]
+    texts = [message.key, message.value, *decoded]
+    texts += [text for header in message.headers for text in (header.name, header.value)]
+    return sum(len(text) for text in texts if text is not None)
+
+
+def _shown_headers(headers: Headers) -> Headers:
+    """The first headers, as many as SHOWN_HEADERS_MAX and SHOWN_BYTES_MAX bytes of them; the last one may be cut."""
+    left, shown = SHOWN_BYTES_MAX, list[tuple[str, bytes | None]]()
+    for name, value in headers[:SHOWN_HEADERS_MAX]:
+        if left <= 0:
+            break
+        name = name[:left]
+        left -= len(name)
+        value = _cut(value, left)
+        left -= len(value or b"")
+        shown.append((name, value))
+    return tuple(shown)
 
 
 def _decoded_out(found: BySchema | None) -> DecodedOut | None:
@@ -134,11 +161,12 @@ def _decoded_out(found: BySchema | None) -> DecodedOut | None:
     )
 
 
-def _cut(data: bytes | None) -> bytes | None:
+def _cut(data: bytes | None, left: int | None = None) -> bytes | None:
     """A text is cut between two characters: half a character would make it base64."""
-    if data is None or len(data) <= SHOWN_BYTES_MAX:
+    most = SHOWN_BYTES_MAX if left is None else left
+    if data is None or len(data) <= most:
         return data
-    end = SHOWN_BYTES_MAX
-    while end > SHOWN_BYTES_MAX - UTF8_BYTES_MAX and data[end] & 0xC0 == 0x80:  # within a character
+    end = most
+    while end > max(0, most - UTF8_BYTES_MAX) and data[end] & 0xC0 == 0x80:  # within a character
         end -= 1
     return data[:end]

@@ -11,10 +11,11 @@ from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
+from penstock.types import NO_TIMESTAMP
 from penstock.web.api.problems import Problem
 from penstock.web.api.reading import UNPACKED_BYTES_MAX, Reading, ReadParams, fetched_bytes
 from penstock.web.api.routing import in_thread_if
-from penstock.web.browse_frames import BrowsedMessage, browsed
+from penstock.web.browse_frames import BrowsedMessage, browsed, shown_size
 from penstock.web.record_filter import Matches
 from penstock.web.scanned_record import ScannedRecord
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 256 * 1024
 """Read at once: some milliseconds of a thread."""
+STEP_SHOWN_BYTES = 1024 * 1024
+"""Messages of a step are this large together, and one more: a compressed batch may hold many times what was read."""
 
 
 class Step(NamedTuple):
@@ -33,6 +36,8 @@ class Step(NamedTuple):
     """Batches that did not unpack."""
     missing: "frozenset[SchemaKey]" = frozenset()
     """Schemas that the registry was not asked for."""
+    last_timestamp_ms: int = NO_TIMESTAMP
+    """Of the last record that was looked at."""
 
 
 class PartitionScanner:
@@ -80,7 +85,8 @@ def select(
     """May run in a thread."""
     found: list[BrowsedMessage] = []
     missing: set[SchemaKey] = set()
-    next_offset, unreadable = first, 0
+    next_offset, unreadable, shown_bytes = first, 0, 0
+    last_timestamp_ms: int = NO_TIMESTAMP
     for position, header in iter_headers(data):
         try:
             records: list[Record] = (
@@ -88,9 +94,17 @@ def select(
             )
         except BatchError:
             records, unreadable = [], unreadable + 1
-        scanned = (ScannedRecord(one, schemas, missing) for one in records if first <= one.offset < end)
-        found += [browsed(one, partition) for one in scanned if matches(one)]
+        for one in records:
+            if not first <= one.offset < end:
+                continue
+            if shown_bytes > STEP_SHOWN_BYTES:
+                return Step(found, one.offset, unreadable, frozenset(missing), last_timestamp_ms)
+            last_timestamp_ms = one.timestamp
+            scanned = ScannedRecord(one, schemas, missing)
+            if matches(scanned):
+                found.append(browsed(scanned, partition))
+                shown_bytes += shown_size(found[-1])
         next_offset = max(next_offset, header.next_offset)
         if next_offset >= end:
             break
-    return Step(found, min(next_offset, end), unreadable, frozenset(missing))
+    return Step(found, min(next_offset, end), unreadable, frozenset(missing), last_timestamp_ms)

@@ -227,9 +227,47 @@ def test_a_role_of_ones_own_is_made_changed_and_deleted(admin: httpx.Client) -> 
     assert code(admin.delete("/v1/roles/cleaner")) == (409, "policy_violation")
 
 
+def test_a_viewer_looks_at_everything_and_changes_nothing(
+    admin: httpx.Client, alice: httpx.Client, topic: str, unique: Unique
+) -> None:
+    queue = unique("packers")
+    admin.post("/v1/queues", json={"queue": queue, "topic": topic}).raise_for_status()
+    record = {"records": [{"value": "a job"}]}
+    admin.post(f"/v1/topics/{topic}/records", json=record).raise_for_status()
+    admin.post("/v1/grants", json={"role": "viewer", "principal": "User:alice"}).raise_for_status()
+    of_queue, of_topic = f"/v1/queues/{queue}", f"/v1/topics/{topic}"
+    for path in (
+        *(
+            "/v1/topics",
+            of_topic,
+            f"{of_topic}/partitions/0/records?offset=earliest",
+            "/v1/groups",
+            "/v1/users",
+        ),
+        *("/v1/queues", of_queue, f"{of_queue}/peek", f"{of_queue}/dead-letters", f"{of_queue}/diagnosis"),
+        *("/v1/cluster", "/v1/cluster/summary", "/v1/transactions", "/v1/subscriptions", "/v1/cliques"),
+    ):
+        assert alice.get(path).status_code == 200, path
+    changes: list[tuple[str, str, Any]] = [
+        ("POST", f"{of_queue}/purge", {}),
+        ("POST", f"{of_queue}/reset", {"to": "earliest"}),
+        ("POST", f"{of_queue}/receive", {}),
+        ("POST", f"{of_queue}/dead-letters/send-back", {"all": True}),
+        ("DELETE", of_queue, None),
+        ("POST", f"/v1/groups/{unique('group')}/offsets", {"topic": topic, "to": "earliest"}),
+        ("POST", f"{of_topic}/records", record),
+        ("DELETE", of_topic, None),
+        ("POST", "/v1/topics", {"name": unique("more")}),
+        ("POST", "/v1/cluster/rebalance", {}),
+    ]
+    for method, path, body in changes:
+        assert alice.request(method, path, json=body).status_code == 403, path
+    assert len(alice.get(f"{of_queue}/peek").json()["messages"]) == 1
+
+
 def test_built_in_roles_are_listed_and_cannot_be_changed(admin: httpx.Client) -> None:
     names = [row["role"] for row in admin.get("/v1/roles").json()["roles"] if row["built_in"]]
-    assert names == ["reader", "writer", "operator", "admin"]
+    assert names == ["viewer", "reader", "writer", "operator", "admin"]
     permissions = [{"resource_type": "topic", "operations": ["all"]}]
     refused = admin.put("/v1/roles/reader", json={"permissions": permissions})
     assert refused.status_code == 400

@@ -259,7 +259,7 @@ RECEIVE = _row(
 CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True)
 RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False)
 SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False)
-PEEK = _row(44, "peek", PeekRequest, PeekResult, READ_GROUP, repeatable=True)
+PEEK = _row(44, "peek", PeekRequest, PeekResult, DESCRIBE_GROUP, repeatable=True)
 ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False)
 LIST_SCHEDULED = _row(
     46, "list_scheduled", ScheduledRequest, ScheduledResult, DESCRIBE_GROUP, repeatable=True

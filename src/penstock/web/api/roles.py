@@ -27,11 +27,11 @@ class Roles:
         self._node.access_admin.check_required()
         access = self._node.metadata.state.access
         grants = Counter(grant.role for grant in access.grants)
-        own = [access.roles[name] for name in sorted(access.roles)]
+        own = {name: access.roles[name] for name in sorted(access.roles)}
         return RoleList(
             roles=[
-                RoleFacts.of(role, built_in=role.name in BUILT_IN_ROLES, grants=grants[role.name])
-                for role in (*BUILT_IN_ROLES.values(), *own)
+                RoleFacts.of(role, built_in=role.name not in own, grants=grants[role.name])
+                for role in {**BUILT_IN_ROLES, **own}.values()
             ]
         )
 

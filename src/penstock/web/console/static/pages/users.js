@@ -172,7 +172,7 @@ export function grantTable(view, grants, mayAlter) {
       noun: "grant",
       filterable: grants.length > 10,
       rowKey: (grant) => JSON.stringify(grant),
-      empty: () => emptyState("No role is given yet", "A role is the simplest way to give permissions: reader, writer, operator or admin, for all names or for those with a prefix."),
+      empty: () => emptyState("No role is given yet", "A role is the simplest way to give permissions: viewer, reader, writer, operator or admin, for all names or for those with a prefix."),
       columns: [
         { title: "Who", value: (grant) => grant.principal, cell: (grant) => principalLink(grant.principal), class: "name" },
         { title: "Role", value: (grant) => grant.role },
