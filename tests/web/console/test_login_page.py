@@ -72,6 +72,22 @@ def test_logging_out_revokes_the_token(secured: Broker, open_page: OpenPage) -> 
     assert answer.status_code == 401
 
 
+def test_a_login_that_ends_while_a_dialog_is_open_shows_the_login_alone(
+    secured: Broker, open_page: OpenPage
+) -> None:
+    page = open_page("topics/news", at=secured)
+    log_in(page, "admin")
+    page.get_by_role("button", name="Add partitions").click()
+    httpx.delete(
+        f"{secured.http_url}/v1/users/admin/tokens/{stored(page)['tokenId']}",
+        auth=("admin", PASSWORDS["admin"]),
+    ).raise_for_status()
+    page.get_by_role("dialog").locator("input").first.fill("2")
+    page.get_by_role("dialog").locator("button[type=submit]").click()
+    expect(page.get_by_role("heading", name="Log in to Penstock")).to_be_visible()
+    expect(page.locator("dialog")).to_have_count(0)
+
+
 def test_a_reader_sees_all_and_changes_nothing(secured: Broker, open_page: OpenPage) -> None:
     page = open_page("topics/news", at=secured)
     log_in(page, "alice")

@@ -246,6 +246,49 @@ def test_one_message_for_each_line(
     assert [one.value() for one in consumed(broker, name, 3)] == [b"one", b"two", b"three"]
 
 
+def test_publishing_refuses_an_id_for_several_lines_and_lines_that_are_no_headers(
+    broker: Broker, unique: Unique, open_page: OpenPage, http: httpx.Client
+) -> None:
+    name = unique("refused")
+    http.post("/v1/topics", json={"name": name}).raise_for_status()
+    page = open_page(f"topics/{name}/messages")
+    page.get_by_role("button", name="Publish").click()
+    dialog = page.get_by_role("dialog")
+    send = dialog.get_by_role("button", name="Publish")
+    dialog.get_by_label("Value").fill("1\n2")
+    dialog.get_by_label("One message for each line").check()
+    dialog.get_by_label("Message id").fill("order-1")
+    send.click()
+    expect(dialog).to_contain_text("would have the same id")
+    dialog.get_by_label("Message id").fill("")
+    for line in ("source", ": console"):
+        dialog.get_by_label("Headers").fill(f"trace: 1\n{line}")
+        send.click()
+        expect(dialog).to_contain_text(f"“{line}” is not a header")
+    dialog.get_by_label("Headers").fill("")
+    dialog.get_by_label("Delay").fill("0.25")
+    send.click()
+    expect(page.get_by_text("2 messages were stored.")).to_be_visible()
+    delays = [one.headers() for one in consumed(broker, name, 2)]
+    assert delays == [[("penstock-delay-ms", b"250")]] * 2
+
+
+def test_a_dialog_ends_with_its_page_and_toasts_can_be_closed_in_it(orders: str, open_page: OpenPage) -> None:
+    page = open_page("topics")
+    page.get_by_role("link", name=orders, exact=True).click()
+    page.get_by_role("link", name="Messages", exact=True).click()
+    page.get_by_role("button", name="Open the message at offset 149 of partition 1").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Copy a link").click()
+    dialog.get_by_role("button", name="Close this message").click()
+    expect(page.locator(".toast")).to_have_count(0)
+    dialog.get_by_role("button", name="Copy a link").click()
+    page.go_back()
+    expect(page.get_by_role("link", name="Consumers")).to_be_visible()
+    expect(page.locator("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Close this message")).to_be_visible()
+
+
 def test_a_message_that_is_a_script_is_shown_and_does_nothing(
     broker: Broker, unique: Unique, open_page: OpenPage
 ) -> None:

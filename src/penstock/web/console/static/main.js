@@ -1,5 +1,6 @@
 /** The shell: navigation, the page for the current address, the login. `pages.js` lists the pages. */
 
+import { closeDialogs } from "./elements/dialog.js";
 import { login } from "./elements/login.js";
 import { errorState, loadingState } from "./elements/parts.js";
 import { toasts } from "./elements/toast.js";
@@ -70,6 +71,7 @@ function themeButton() {
 
 async function showPage() {
   current.abort();
+  closeDialogs();
   const mine = (current = new AbortController());
   tellStale(null);
   show(content, loadingState());
@@ -152,6 +154,7 @@ function tellStale(trouble) {
 
 function showLogin() {
   current.abort();
+  closeDialogs();
   setSession(null);
   me = null;
   show(menu);

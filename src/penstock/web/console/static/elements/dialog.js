@@ -3,6 +3,7 @@
 import { ApiError } from "../lib/api.js";
 import { h, uniqueId } from "../lib/dom.js";
 import { fieldForm } from "./form.js";
+import { placeToasts } from "./toast.js";
 
 /** @typedef {import("../lib/dom.js").Child} Child */
 
@@ -19,10 +20,19 @@ export function openDialog(title, content, { wide = false } = {}) {
   const close = () => dialog.close();
   const cross = h("button", { type: "button", class: "quiet cross", "aria-label": "Close", onclick: close }, "×");
   dialog.append(h("header", {}, h("h2", { id }, title), cross), h("div", { class: "dialog-body" }, ...content(close)));
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    placeToasts();
+  });
   document.body.append(dialog);
   dialog.showModal();
+  placeToasts();
   return dialog;
+}
+
+/** Closes what belongs to a page that is left. */
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
 }
 
 /**

@@ -3,7 +3,7 @@
  *
  * @typedef {{name: string, label: string, type?: "text" | "number" | "password" | "textarea" | "select" | "checkbox"
  *   | "datetime-local" | "file", value?: string | number | boolean, help?: import("../lib/dom.js").Child,
- *   required?: boolean, placeholder?: string, options?: [string, string][], min?: number, max?: number,
+ *   required?: boolean, placeholder?: string, options?: [string, string][], min?: number, max?: number, step?: string,
  *   autocomplete?: string, rows?: number, pattern?: string}} Field
  */
 
@@ -97,7 +97,7 @@ function inputOf(field, id, described) {
     const options = (field.options ?? []).map(([value, title]) => h("option", { value, selected: value === String(field.value ?? "") }, title));
     return h("select", shared, ...options);
   }
-  const more = { min: field.min, max: field.max, placeholder: field.placeholder, pattern: field.pattern, step: field.type === "datetime-local" ? "1" : null };
+  const more = { min: field.min, max: field.max, placeholder: field.placeholder, pattern: field.pattern, step: field.step ?? (field.type === "datetime-local" ? "1" : null) };
   const input = h("input", { ...shared, ...more, type: field.type ?? "text", autocomplete: field.autocomplete ?? "off", spellcheck: "false" });
   if (field.type === "checkbox") input.checked = field.value === true;
   else withValue(input, field.value);

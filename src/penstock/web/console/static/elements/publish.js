@@ -22,9 +22,9 @@ export function publishDialog(topic, partitions, done, first = {}) {
       { name: "key", label: "Key", value: first.key ?? "" },
       { name: "headers", label: "Headers", type: "textarea", rows: 2, value: first.headers ?? "", placeholder: "name: value", help: "One in each line." },
       { name: "partition", label: "Partition", type: "number", min: 0, max: partitions - 1, help: "Left out: by the key." },
-      { name: "delay", label: "Delay, in seconds", type: "number", min: 0, help: "Queues and subscriptions deliver it after this time." },
-      { name: "ttl", label: "Time to live, in seconds", type: "number", min: 0, help: "Queues and subscriptions do not deliver it after this time." },
-      { name: "message_id", label: "Message id", help: "A topic that deduplicates stores an id once." },
+      { name: "delay", label: "Delay, in seconds", type: "number", min: 0, step: "any", help: "Queues and subscriptions deliver it after this time." },
+      { name: "ttl", label: "Time to live, in seconds", type: "number", min: 0, step: "any", help: "Queues and subscriptions do not deliver it after this time." },
+      { name: "message_id", label: "Message id", help: "A topic that deduplicates stores an id once: for one message only." },
     ],
     submitLabel: "Publish",
     submit: async (values) => {
@@ -42,13 +42,15 @@ export function publishDialog(topic, partitions, done, first = {}) {
 
 /** @param {Record<string, any>} values */
 function recordsOf(values) {
+  if (values.many && values.message_id) throw invalid("message_id", "Messages of several lines would have the same id, and all but the first would count as duplicates: leave it out.");
+  const headers = headersOf(values.headers);
   const texts = values.many ? values.value.split("\n").filter((/** @type {string} */ line) => line.trim()) : [values.value];
   return texts.map((/** @type {string} */ text, /** @type {number} */ at) => {
-    if (values.encoding === "json" && parsedJson(text) === undefined) throw new ApiError(400, "invalid_field", texts.length > 1 ? `Line ${at + 1} is not JSON.` : "This is not JSON.", "value");
+    if (values.encoding === "json" && parsedJson(text) === undefined) throw invalid("value", texts.length > 1 ? `Line ${at + 1} is not JSON.` : "This is not JSON.");
     return {
       value: values.encoding === "none" ? null : text,
       key: values.key || null,
-      headers: headersOf(values.headers),
+      headers,
       partition: values.partition,
       delay_ms: values.delay === null ? null : Math.round(values.delay * 1000),
       ttl_ms: values.ttl === null ? null : Math.round(values.ttl * 1000),
@@ -61,6 +63,12 @@ function recordsOf(values) {
 function headersOf(text) {
   return text.split("\n").filter((line) => line.trim()).map((line) => {
     const [name, ...rest] = line.split(":");
+    if (!name.trim() || !rest.length) throw invalid("headers", `“${line.trim()}” is not a header: write name: value.`);
     return [name.trim(), rest.join(":").trim()];
   });
+}
+
+/** @param {string} field @param {string} message */
+function invalid(field, message) {
+  return new ApiError(400, "invalid_field", message, field);
 }

@@ -136,7 +136,7 @@ function makeToken(view, user) {
         h("input", { readonly: true, value: made.token, "aria-label": "Token", class: "mono", onfocus: (/** @type {FocusEvent} */ event) => /** @type {HTMLInputElement} */ (event.target).select() }),
         h("div", { class: "actions" }, button("Done", close, { class: "primary" })),
       ]);
-      dialog.addEventListener("close", () => view.reload());
+      dialog.addEventListener("close", () => view.signal.aborted || view.reload());
     },
   });
 }
