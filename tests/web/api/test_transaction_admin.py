@@ -92,6 +92,11 @@ def test_what_a_caller_may_do_is_told(secured: Broker) -> None:
         for name, expected in (("orders.new", ["read", "describe", "describe_configs"]), ("other", [])):
             params = {"resource_type": "topic", "name": name}
             assert alice.get("/v1/me/operations", params=params).json()["operations"] == expected
+        for params, expected in (({}, []), ({"some": "true"}, ["read", "describe", "describe_configs"])):
+            told = alice.get("/v1/me/operations", params={"resource_type": "topic", **params}).json()
+            assert told["operations"] == expected
+        both = alice.get("/v1/me/operations", params={"resource_type": "topic", "name": "a", "some": "true"})
+        assert (both.status_code, both.json()["error"]["field"]) == (400, "some")
         cluster = alice.get("/v1/me/operations", params={"resource_type": "cluster"}).json()
         assert cluster == {"resource_type": "cluster", "name": "kafka-cluster", "operations": []}
 

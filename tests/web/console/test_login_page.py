@@ -102,6 +102,9 @@ def test_a_reader_sees_all_and_changes_nothing(secured: Broker, open_page: OpenP
 
 
 def test_a_refusal_of_the_api_is_told(secured: Broker, open_page: OpenPage) -> None:
+    rule = {"principal": "User:alice", "operation": "create", "resource_type": "topic", "name": "alice."}
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/acls", json={"acls": [{**rule, "pattern_type": "prefixed"}]}).raise_for_status()
     page = open_page("topics", at=secured)
     log_in(page, "alice")
     page.get_by_role("button", name="Create a topic").first.click()
@@ -117,5 +120,10 @@ def test_a_user_without_rights_sees_no_topic(secured: Broker, open_page: OpenPag
     page = open_page("topics", at=secured)
     log_in(page, "bob")
     expect(page.get_by_text("There are no topics yet")).to_be_visible()
+    expect(page.get_by_text("You may not create one")).to_be_visible()
+    expect(page.get_by_role("button", name="Create a topic")).to_have_count(0)
+    page.get_by_role("link", name="Queues").click()
+    expect(page.get_by_text("There are no queues yet")).to_be_visible()
+    expect(page.get_by_role("button", name="Create a queue")).to_have_count(0)
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("alert")).to_contain_text("You may not do this")

@@ -12,6 +12,7 @@ from penstock.security.principals import EVERYBODY, parse_principal
 from penstock.security.rule_index import Rule
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
 from penstock.web.api.access_shapes import AclRule, PrincipalText, ResourceName
+from penstock.web.api.problems import wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, in_thread_if
 
 REAL_OPERATIONS = tuple(operation for operation in Operation if operation > Operation.ALL)
@@ -19,10 +20,11 @@ REAL_OPERATIONS = tuple(operation for operation in Operation if operation > Oper
 
 
 class CallerOperationsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without `name`: on all resources of the type."""
+    """Without `name`: on all resources of the type; with `some`, on at least one that could exist."""
 
     resource_type: ResourceKind
     name: ResourceName | None = None
+    some: bool = False
 
 
 class CallerOperations(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +66,15 @@ class Permissions:
 
     async def show_caller_operations(self, call: Call[CallerOperationsParams, None]) -> CallerOperations:
         kind = call.params.resource_type
+        if call.params.some and call.params.name is not None:
+            raise wrong("some", "expected name or some, not both")
         name = call.params.name or (CLUSTER_NAME if kind == "cluster" else ANY_NAME)
         resource_type, access = ResourceType[kind.upper()], self._node.access
         words = [
             operation.name.lower()
             for operation in REAL_OPERATIONS
             if access.allows(call.caller, operation, resource_type, name)
+            or (call.params.some and access.allows_any(call.caller, operation, resource_type))
         ]
         return CallerOperations(
             resource_type=kind, name=name, operations=msgspec.convert(words, list[OperationName])

@@ -18,6 +18,16 @@ import { get } from "./api.js";
  * @returns {Promise<May>}
  */
 export async function permissions(signal, resourceType = "cluster", name) {
-  const found = await get("me/operations", { query: { resource_type: resourceType, name }, signal });
+  return ask(signal, { resource_type: resourceType, name });
+}
+
+/** The caller's operations on at least one resource of a type that could exist. @param {AbortSignal} signal @param {string} resourceType */
+export async function somePermissions(signal, resourceType) {
+  return ask(signal, { resource_type: resourceType, some: true });
+}
+
+/** @param {AbortSignal} signal @param {Record<string, string | boolean | undefined>} query @returns {Promise<May>} */
+async function ask(signal, query) {
+  const found = await get("me/operations", { query, signal });
   return (operation) => found.operations.includes(operation);
 }

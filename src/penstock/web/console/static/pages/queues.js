@@ -7,17 +7,20 @@ import { toast } from "../elements/toast.js";
 import { get, path, post } from "../lib/api.js";
 import { count, rate } from "../lib/format.js";
 import { live } from "../lib/live.js";
+import { somePermissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
 
 const REFRESH_MS = 5_000;
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
+  const may = await somePermissions(view.signal, "group");
+  const create = () => (may("alter_configs") ? [button("Create a queue", createQueue, { class: "primary" })] : []);
   const table = dataTable({
     caption: "Queues",
     noun: "queue",
     rowKey: (queue) => queue.queue,
-    empty: () => emptyState("There are no queues yet", "A queue hands each message of a topic to one worker, and tries again if that fails.", button("Create a queue", createQueue, { class: "primary" })),
+    empty: () => emptyState("There are no queues yet", "A queue hands each message of a topic to one worker, and tries again if that fails.", ...create()),
     columns: [
       { title: "Name", value: (queue) => queue.queue, cell: (queue) => link(path`queues/${queue.queue}`, queue.queue), class: "name" },
       { title: "Topics", value: (queue) => queue.topics.join(", "), cell: (queue) => queue.topics.flatMap((/** @type {string} */ topic, /** @type {number} */ at) => [at ? ", " : null, link(path`topics/${topic}`, topic)]), class: "name" },
@@ -30,7 +33,7 @@ export async function show(view) {
   await live(view, REFRESH_MS, async () => {
     table.rows = (await get("queues", { signal: view.signal })).queues;
   });
-  view.root.append(pageHead("Queues", { actions: [button("Create a queue", createQueue, { class: "primary" })] }), table);
+  view.root.append(pageHead("Queues", { actions: create() }), table);
 }
 
 function createQueue() {

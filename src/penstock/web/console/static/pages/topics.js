@@ -8,6 +8,7 @@ import { get, path, post } from "../lib/api.js";
 import { h } from "../lib/dom.js";
 import { count } from "../lib/format.js";
 import { live } from "../lib/live.js";
+import { permissions, somePermissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
 
 const REFRESH_MS = 5_000;
@@ -17,7 +18,9 @@ const REFRESH_MS = 5_000;
 /** @param {import("../main.js").View} view */
 export async function show(view) {
   let withInternal = view.query.get("internal") === "true";
-  const table = topicTable();
+  const [ofTopics, ofCluster] = await Promise.all([somePermissions(view.signal, "topic"), permissions(view.signal)]);
+  const mayCreate = ofTopics("create") || ofCluster("create");
+  const table = topicTable(mayCreate);
   const internal = h("input", { type: "checkbox", id: "internal" });
   internal.checked = withInternal;
   const load = async () => {
@@ -30,20 +33,27 @@ export async function show(view) {
   });
   await live(view, REFRESH_MS, load);
   view.root.append(
-    pageHead("Topics", { actions: [button("Create a topic", createTopic, { class: "primary" })] }),
+    pageHead("Topics", { actions: mayCreate ? [createButton()] : [] }),
     h("label", { class: "option", for: "internal" }, internal, " The broker's own topics, too"),
     table,
   );
 }
 
-function topicTable() {
+function createButton() {
+  return button("Create a topic", createTopic, { class: "primary" });
+}
+
+/** @param {boolean} mayCreate */
+function topicTable(mayCreate) {
   return dataTable(
     /** @type {Partial<import("../elements/data-table.js").DataTable<TopicRow>>} */ ({
       caption: "Topics",
       noun: "topic",
       rowKey: (topic) => topic.name,
       empty: () =>
-        emptyState("There are no topics yet", "Create one, or let a Kafka client write to a name: topics are made on first use unless the broker says otherwise.", button("Create a topic", createTopic, { class: "primary" })),
+        mayCreate
+          ? emptyState("There are no topics yet", "Create one, or let a Kafka client write to a name: topics are made on first use unless the broker says otherwise.", createButton())
+          : emptyState("There are no topics yet", "Or none that you may see. You may not create one: no access rule allows it."),
       columns: [
         { title: "Name", value: (topic) => topic.name, cell: (topic) => link(path`topics/${topic.name}`, topic.name), class: "name" },
         { title: "Partitions", value: (topic) => topic.partitions, cell: (topic) => count(topic.partitions), numeric: true },
