@@ -17,7 +17,8 @@ from pathlib import Path
 
 from penstock.batch import Record, build_batch, check_batch
 from penstock.config import TopicConfig
-from penstock.log import Log, OsDisk
+from penstock.log import Log
+from penstock.log.os_disk import OsDisk
 from penstock.types import Offset, Term
 
 MEGABYTE = 1024 * 1024

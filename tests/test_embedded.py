@@ -6,12 +6,13 @@ import ssl
 import threading
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock import Broker
+from penstock import Broker, service
 from penstock.client import Client
 from penstock.errors import ConfigError, DataFolderInUse
 
@@ -125,6 +126,24 @@ def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
         assert [line for line in lines if "the event loop was held" not in line] == []
     finally:
         access.removeHandler(handler)
+
+
+def test_a_web_stack_that_cannot_be_loaded_closes_its_port_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ImportError("No module named 'starlette'")
+
+    monkeypatch.setattr(service, "_import_web", fail)
+    with Broker() as broker:
+        address = urlsplit(broker.http_url)
+        caller = socket.create_connection((address.hostname, address.port), PATIENCE_SECONDS)
+        with caller, pytest.raises(ConnectionResetError):
+            caller.recv(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address.hostname, address.port), PATIENCE_SECONDS)
+        produce(broker, "t", "x")
+    assert "the HTTP port cannot be served" in caplog.text
 
 
 def test_a_broker_with_tls_has_certificates_that_end_with_it() -> None:

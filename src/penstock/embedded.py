@@ -8,7 +8,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import uvloop
@@ -178,6 +177,7 @@ class _ThrowAwayCertificates:
     """Of a broker with `tls=True`, in a folder that ends with it."""
 
     def __init__(self) -> None:
+        from pathlib import Path
         from tempfile import TemporaryDirectory
 
         from penstock.node.tls.dev_certificates import LOCAL_HOSTS, DevCertificates

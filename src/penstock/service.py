@@ -1,6 +1,7 @@
 """One node with its ports open: `penstock serve` and the embedded broker both run this."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from random import Random
@@ -11,14 +12,13 @@ import msgspec
 from penstock.config import Address, Listener, NodeConfig
 from penstock.errors import ConfigError
 from penstock.kafka.handlers.inner_client import InnerClient, KafkaCalls
-from penstock.kafka.handlers.leader_reader import LeaderReader
 from penstock.kafka.server import KafkaListener
+from penstock.late_loading import LOADING
 from penstock.log import DataFolder, Disk
 from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.loop_watchdog import LoopWatchdog
-from penstock.node.subscriptions import Subscriptions
 from penstock.types import NO_EVENTS, EventSink
 from penstock.version import VERSION
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from penstock.node.peers import PeerHello, TransportEvents
     from penstock.node.peers.encryption import PeerEncryption
     from penstock.node.status.status_log import StatusLog
+    from penstock.node.subscriptions import Subscriptions
     from penstock.web import WebPort
+
+log = logging.getLogger("penstock.service")
 
 LISTEN_BACKLOG = 1024
 HTTP_TLS_FIELD = "tls of the HTTP port"
@@ -43,7 +46,6 @@ class Service:
         self,
         config: NodeConfig,
         *,
-        eager_http: bool = False,
         disk: Disk | None = None,
         on_growth: Callable[[int], None] | None = None,
         users: Mapping[str, str] | None = None,
@@ -51,7 +53,7 @@ class Service:
     ) -> None:
         """`users` (with passwords) are made if a cluster that requires login has none; `on_first_user` is called with
         the name and the password of the first one. `on_growth` is called with the number of replicas when there are
-        many new ones."""
+        many new ones, and when the web stack was loaded."""
         self.config = config.validate()
         if config.processes != 1:
             expected = "1: a process runs one node; `penstock serve` starts more processes"
@@ -61,7 +63,6 @@ class Service:
         self._users = users
         self._on_first_user = on_first_user
         self.node: Node | None = None
-        self._eager_http = eager_http
         self._listener: KafkaListener | None = None
         self._http_socket: socket.socket | None = None
         self._cluster_socket: socket.socket | None = None
@@ -102,10 +103,10 @@ class Service:
             for status_log in self._status_logs:
                 status_log.start(node.record_forwarder, node.wait_ready)
             KafkaCalls(node)
-            node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
+            node.open_subscribers = lambda: _subscribers(node)
             self._listener = KafkaListener(node)
             await self._listener.start(list(zip(self.listeners, self._kafka_sockets, strict=True)))
-            await self._open_http()
+            self._open_http()
             self._declare()
             self._watchdog = LoopWatchdog(node.metrics)
             self._watchdog.start()
@@ -286,14 +287,10 @@ class Service:
             cluster_advertise=reached,
         )
 
-    async def _open_http(self) -> None:
-        """Opens the HTTP port. The web stack takes twice as long to import as the broker takes to start: an embedded
-        broker imports it with the first request."""
-        if self._http_socket is None:
-            return
-        if self._eager_http:
-            await self._start_web()
-        else:
+    def _open_http(self) -> None:
+        """Opens the HTTP port. The web stack takes as long to import as all the rest: it is loaded with the first
+        connection, which waits in the system's queue meanwhile."""
+        if self._http_socket is not None:
             asyncio.get_running_loop().add_reader(self._http_socket.fileno(), self._first_http_caller)
 
     def _first_http_caller(self) -> None:
@@ -304,15 +301,32 @@ class Service:
     async def _start_web(self) -> None:
         assert self._http_socket is not None
         assert self.node is not None
-        await asyncio.get_running_loop().run_in_executor(None, _import_web)
-        from penstock.web import WebPort
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, _import_web)
+            from penstock.web import WebPort
 
-        self._web = WebPort(self._http_socket, self.node)
-        await self._web.start()
+            web = WebPort(self._http_socket, self.node)
+            await web.start()
+        except Exception:
+            log.exception("the HTTP port cannot be served and is closed")
+            self._http_socket.close()
+            self._http_socket = None
+            return
+        self._web = web
+        if self._on_growth is not None:
+            self._on_growth(self.node.partitions.count)
+
+
+def _subscribers(node: Node) -> "Subscriptions":
+    from penstock.kafka.handlers.leader_reader import LeaderReader
+    from penstock.node.subscriptions import Subscriptions
+
+    return Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
 
 
 def _import_web() -> None:
-    import penstock.web  # noqa: F401 - in a thread, so that clients are served meanwhile
+    with LOADING:
+        import penstock.web  # noqa: F401 - in a thread, so that clients are served meanwhile
 
 
 def _listen(address: Address, field: str) -> socket.socket:

@@ -10,7 +10,7 @@ import pytest
 from penstock.cli.cluster_plan import LocalCluster, free_nodes, new_plan, read_plan
 from penstock.cli.cluster_up import _plan as up_plan
 from penstock.cli.problem import Problem
-from penstock.config import load_node_config
+from penstock.config.loading import load_node_config
 
 from .conftest import Cli
 

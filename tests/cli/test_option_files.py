@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.connection import key_values_or_files
+from penstock.cli.key_values import key_values_or_files
 
 
 def test_options_come_from_arguments_and_files_in_their_order(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock import Broker
 from penstock.cli.announcing import open_ports, warn_of_open_ports
-from penstock.config import load_node_config
+from penstock.config.loading import load_node_config
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]
 PATIENCE_SECONDS = 60.0

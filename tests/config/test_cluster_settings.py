@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.config import Address, ClusterSettings, Limits, NodeConfig, load_node_config
+from penstock.config import Address, ClusterSettings, Limits, NodeConfig
+from penstock.config.loading import load_node_config
 from penstock.errors import ConfigError
 
 WHOLE_CLUSTER = """

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.config import DeclaredQueue, DeclaredTopic, NodeConfig, load_node_config
+from penstock.config import DeclaredQueue, DeclaredTopic, NodeConfig
+from penstock.config.loading import load_node_config
 from penstock.errors import ConfigError
 
 

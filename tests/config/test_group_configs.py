@@ -8,7 +8,6 @@ from penstock.config import (
     NodeConfig,
     ShareGroupSettings,
     describe_group,
-    load_node_config,
     resolve_consumer_group,
     share_group_settings,
     static_broker_configs,
@@ -21,6 +20,7 @@ from penstock.config.group import (
     parse_group_overrides,
     resolve_group,
 )
+from penstock.config.loading import load_node_config
 from penstock.errors import ConfigError, ErrorCode, KafkaError
 
 KAFKA_4_4 = [

@@ -2,9 +2,10 @@
 
 import pytest
 
-from penstock.config import Address, Listener, NodeConfig, TlsSettings, load_node_config
+from penstock.config import Address, Listener, NodeConfig, TlsSettings
 from penstock.config.broker import static_broker_configs
 from penstock.config.listeners import MAX_LISTENERS
+from penstock.config.loading import load_node_config
 from penstock.errors import ConfigError
 
 TWO = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.config import Address, GroupSettings, Limits, NodeConfig, load_node_config
-from penstock.config.loading import SERVICE_LINK, _hints
+from penstock.config import Address, GroupSettings, Limits, NodeConfig
+from penstock.config.loading import SERVICE_LINK, _hints, load_node_config
 from penstock.errors import ConfigError
 
 FILE = """

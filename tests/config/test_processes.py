@@ -6,7 +6,8 @@ from itertools import count
 import msgspec
 import pytest
 
-from penstock.config import Address, NodeConfig, load_node_config
+from penstock.config import Address, NodeConfig
+from penstock.config.loading import load_node_config
 from penstock.config.processes import process_configs
 from penstock.errors import ConfigError
 from penstock.service import Service

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.config import load_node_config
+from penstock.config.loading import load_node_config
 from penstock.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import load_node_config
+from penstock.config.loading import load_node_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HADOLINT = Path(sys.executable).with_name("hadolint")

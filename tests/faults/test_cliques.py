@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from penstock.cluster import CLIQUES_TOPIC
-from penstock.groups import offsets_partition
+from penstock.cluster import CLIQUES_TOPIC, offsets_partition
 from penstock.node.cliques.cliques import PARTITIONS
 from penstock.ring import SLOTS, BeatStatus
 from tests.faults.clients import create_topic, leader_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.groups import offsets_partition
+from penstock.cluster import offsets_partition
 from tests.faults.checks import read_all
 from tests.faults.clients import create_topic, leader_of
 from tests.faults.load import Load

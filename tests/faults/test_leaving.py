@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.cli.http_api import ClusterApi
+from penstock.cli.cluster_api import ClusterApi
 from penstock.errors import ErrorCode
 from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, raw

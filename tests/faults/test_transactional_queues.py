@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.groups import offsets_partition
+from penstock.cluster import offsets_partition
 from tests.client.transactional_work import (
     RESULTS,
     TOPIC,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from penstock.groups import offsets_partition
+from penstock.cluster import offsets_partition
 from tests.faults.billers import CLIENTS, PARTITIONS, RESULTS, SOURCE, TRANSACTIONAL_ID
 from tests.faults.clients import create_topic, leader_of, settings
 from tests.faults.nodes import Cluster

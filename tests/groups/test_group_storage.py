@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cluster import offsets_partition
 from penstock.errors import UnknownFormat
-from penstock.groups import CommittedOffset, offsets_partition
+from penstock.groups import CommittedOffset
 from penstock.groups.storage import (
     GroupKey,
     OffsetKey,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log import Disk, MemoryDisk, OsDisk, maintenance
+from penstock.log import Disk, MemoryDisk, maintenance
+from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptLog
-from penstock.log import Disk, Log, OsDisk, checked_read, segments
+from penstock.log import Disk, Log, checked_read, segments
+from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 from penstock.types import Offset
 from tests.log.tools import FOLDER, append, batch, config, flush

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StorageError
-from penstock.log import OsDisk
 from penstock.log.cold_range import READ_LEAST_BYTES, RECENT_BYTES, find_cold
-from penstock.log.os_disk import READ_AHEAD_BYTES, READ_IF_CACHED, OsFile
+from penstock.log.os_disk import READ_AHEAD_BYTES, READ_IF_CACHED, OsDisk, OsFile
 from penstock.log.segment import Segment
 
 PAGE = 4096

@@ -9,7 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, UnknownFormat
-from penstock.log import DataFolder, Disk, Log, OsDisk
+from penstock.log import DataFolder, Disk, Log
+from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 from penstock.types import NodeId, Replica
 from tests.log.tools import append, config
@@ -37,7 +38,7 @@ def test_a_folder_is_used_by_one_node_at_a_time(disk: Disk) -> None:
 def test_another_process_is_locked_out(tmp_path: Path) -> None:
     folder = DataFolder.open(OsDisk(tmp_path), node_id=ONE)
     program = (
-        "import sys; from penstock.log import DataFolder, OsDisk\n"
+        "import sys; from penstock.log import DataFolder; from penstock.log.os_disk import OsDisk\n"
         "DataFolder.open(OsDisk(sys.argv[1]), node_id=1)"
     )
     result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False)

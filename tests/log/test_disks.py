@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DataFolderInUse, DiskFull, StorageError
-from penstock.log import Disk, MemoryDisk, OsDisk
+from penstock.log import Disk, MemoryDisk
+from penstock.log.os_disk import OsDisk
 
 
 def test_a_file_grows_at_its_end_and_is_read_anywhere(disk: Disk) -> None:

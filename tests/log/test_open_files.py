@@ -7,8 +7,9 @@ import pytest
 
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, StorageError
-from penstock.log import Log, OsDisk
+from penstock.log import Log
 from penstock.log.open_files import OpenFiles
+from penstock.log.os_disk import OsDisk
 from penstock.log.segment import Segment
 from penstock.types import Offset
 from tests.log.tools import append, config, flush

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StorageError
-from penstock.log import OsDisk
+from penstock.log.os_disk import OsDisk
 
 CALLS: dict[str, Callable[[OsDisk], object]] = {
     "list_dir": lambda disk: disk.list_dir("file"),

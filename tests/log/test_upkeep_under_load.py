@@ -4,7 +4,8 @@ from pathlib import Path
 
 from penstock.batch import Record, build_batch, check_batch
 from penstock.config import TopicConfig
-from penstock.log import Log, OsDisk
+from penstock.log import Log
+from penstock.log.os_disk import OsDisk
 from penstock.types import Term
 
 SEGMENT_BYTES = 10_000

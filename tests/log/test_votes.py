@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import CorruptLog, DiskFull, StorageError
-from penstock.log import Disk, OsDisk, SavedVote, VoteStore
+from penstock.log import Disk, SavedVote, VoteStore
+from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 from penstock.types import GroupId, NodeId, Replica, Term
 

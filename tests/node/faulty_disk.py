@@ -7,7 +7,8 @@ from pathlib import Path
 
 from penstock.batch import Buffer
 from penstock.errors import DiskFull, StorageError
-from penstock.log import File, OsDisk
+from penstock.log import File
+from penstock.log.os_disk import OsDisk
 
 
 class FaultyDisk(OsDisk):

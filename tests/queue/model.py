@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
-from penstock.queue import Backlog, LaneTable, QueueSettings
+from penstock.queue import Backlog
+from penstock.queue.lanes import LaneTable
+from penstock.queue.settings import QueueSettings
 from penstock.queue.states import CHUNK_SIZE
 
 AVAILABLE, LEASED, DEFERRED, DYING, DONE = "available", "leased", "deferred", "dying", "done"

@@ -1,8 +1,10 @@
 """A queue partition with its clock and its state topic."""
 
 from penstock.errors import ErrorCode
-from penstock.queue import AckKind, AckResult, QueuePartition, QueueSettings, ScanResult
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
 from penstock.queue.states import AVAILABLE, DEFERRED, DYING, LEASED, REJECTED, WAITING
+from penstock.queue.values import AckKind, AckResult, ScanResult
 from penstock.types import Term
 
 ACCEPT = bytes((AckKind.ACCEPT,))

@@ -1,6 +1,7 @@
 """A message that was delivered too often, or rejected, is copied before it is done. Numbers: queue/partition.py."""
 
-from penstock.queue import DeadLetter, DeadLetterReason, State
+from penstock.queue.states import State
+from penstock.queue.values import DeadLetter, DeadLetterReason
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, PartitionHarness
 
 LIMIT, REJECTED = DeadLetterReason.DELIVERY_LIMIT, DeadLetterReason.REJECTED

@@ -5,10 +5,10 @@ from array import array
 import pytest
 
 from penstock.errors import ConfigError, ErrorCode
-from penstock.queue import LaneTable, QueueSettings, Withdrawn
-from penstock.queue.lanes import STALE_MIN
+from penstock.queue.lanes import STALE_MIN, LaneTable
+from penstock.queue.settings import QueueSettings
 from penstock.queue.states import CHUNK_SIZE
-from penstock.queue.values import AckResult, Acquired
+from penstock.queue.values import AckResult, Acquired, Withdrawn
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, PartitionHarness
 
 FENCED = AckResult(ErrorCode.FENCED_MEMBER_EPOCH, False)

@@ -4,8 +4,9 @@ queue/partition.py."""
 import pytest
 
 from penstock.errors import ConfigError, ErrorCode
-from penstock.queue import AckResult, Acquired, QueueSettings, RetryBackoffSettings, Run, ScanResult, State
-from penstock.queue.states import CHUNK_SIZE
+from penstock.queue.settings import QueueSettings, RetryBackoffSettings
+from penstock.queue.states import CHUNK_SIZE, State
+from penstock.queue.values import AckResult, Acquired, Run, ScanResult
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, RENEW, TAKEN, PartitionHarness
 
 

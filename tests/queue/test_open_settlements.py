@@ -3,10 +3,11 @@
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.queue import AckKind, Acknowledgement, QueuePartition, Settlement
 from penstock.queue.open_settlements import MAX_HELD
-from penstock.queue.settlements import SettledRange, decode_settlement, encode_settlement
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settlements import SettledRange, Settlement, decode_settlement, encode_settlement
 from penstock.queue.state_records import is_settlement, settlement_suffix
+from penstock.queue.values import AckKind, Acknowledgement
 from penstock.types import Term
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, RENEW, PartitionHarness
 

@@ -13,21 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import ErrorCode
-from penstock.queue import (
-    HEAD_SUFFIX,
-    Acknowledgement,
-    DeadLetter,
-    LaneTable,
-    QueuePartition,
-    QueueSettings,
-    RetryBackoffSettings,
-    ScanResult,
-    StoredBacklog,
-    chunk_of,
-    decode_head,
-    sort_parts,
-    state_end,
-)
+from penstock.queue.lanes import LaneTable
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings, RetryBackoffSettings
+from penstock.queue.state_records import HEAD_SUFFIX, chunk_of, decode_head
 from penstock.queue.states import (
     AVAILABLE,
     CHUNK_SIZE,
@@ -39,6 +28,9 @@ from penstock.queue.states import (
     UNREAD,
     WAITING,
 )
+from penstock.queue.stored_backlog import StoredBacklog
+from penstock.queue.stored_parts import sort_parts, state_end
+from penstock.queue.values import Acknowledgement, DeadLetter, ScanResult
 from penstock.types import Term
 from tests.queue import model as naive
 from tests.queue.model import FOR_EVER, Message, Model, Stored

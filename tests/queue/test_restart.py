@@ -5,10 +5,12 @@ import random
 import pytest
 
 from penstock.errors import UnknownFormat
-from penstock.queue import Acquired, QueuePartition, QueueSettings, ScanResult, chunk_of, decode_head
-from penstock.queue.state_records import HEAD_SUFFIX, chunk_suffix
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
+from penstock.queue.state_records import HEAD_SUFFIX, chunk_of, chunk_suffix, decode_head
 from penstock.queue.state_writer import MAX_CHUNKS_PER_WRITE
 from penstock.queue.states import CHUNK_SIZE
+from penstock.queue.values import Acquired, ScanResult
 from penstock.types import Term
 from tests.queue.partition_harness import ACCEPT, RELEASE, TAKEN, PartitionHarness
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import ErrorCode
-from penstock.queue import AckKind, Acknowledgement, QueuePartition, QueueSettings, ScanResult
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
 from penstock.queue.settlements import decode_settlement, encode_settlement
 from penstock.queue.state_records import settlement_suffix
 from penstock.queue.states import CHUNK_SIZE, LEASED
+from penstock.queue.values import AckKind, Acknowledgement, ScanResult
 from penstock.types import Term
 
 MEMBERS = st.sampled_from(["ann", "ben"])

@@ -4,7 +4,9 @@ import pytest
 
 from penstock.effects import Effect, KeyValue, Persist, Reply
 from penstock.errors import ErrorCode, KafkaError
-from penstock.queue import NO_FENCE, Claimed, Fence, QueueKey, QueueStateStore, settlement_suffix
+from penstock.queue import NO_FENCE, Claimed, Fence, QueueKey
+from penstock.queue.state_records import settlement_suffix
+from penstock.queue.state_store import QueueStateStore
 from penstock.types import Producer
 from tests.queue.test_state_store import CHUNK, HEAD, OTHER, QUEUE
 

@@ -9,15 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UnknownFormat
-from penstock.queue import StateKey, chunk_of, decode_head, decode_key, encode_head, encode_key
 from penstock.queue.state_records import (
     FENCE_SUFFIX,
     HEAD_SUFFIX,
     DelayedRun,
     Head,
+    StateKey,
+    chunk_of,
     chunk_suffix,
     decode_chunk,
+    decode_head,
+    decode_key,
     encode_chunk,
+    encode_head,
+    encode_key,
 )
 from penstock.queue.states import (
     AVAILABLE,

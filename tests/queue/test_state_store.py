@@ -6,7 +6,9 @@ import pytest
 
 from penstock.effects import Effect, KeyValue, Persist, Reply
 from penstock.errors import ErrorCode, KafkaError
-from penstock.queue import Claimed, Fence, Head, QueueKey, QueueStateStore, encode_head
+from penstock.queue import Claimed, Fence, QueueKey
+from penstock.queue.state_records import Head, encode_head
+from penstock.queue.state_store import QueueStateStore
 from penstock.types import Term
 
 QUEUE = QueueKey("workers", UUID(int=7), 0)

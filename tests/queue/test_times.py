@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from penstock.queue import RetryBackoffSettings
 from penstock.queue.deadlines import Deadlines
-from penstock.queue.settings import MAX_DELAY_MS
+from penstock.queue.settings import MAX_DELAY_MS, RetryBackoffSettings
 from penstock.queue.states import CHUNK_SIZE
 from penstock.queue.timers import DUE, EXPIRES, MAX_TIME_MS, ChunkTimers, event
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, RELEASE, RENEW, TAKEN, PartitionHarness

@@ -4,15 +4,9 @@ from collections.abc import Iterator
 from itertools import count
 
 from penstock.effects import Effect, Persist, Reply
-from penstock.ring import (
-    SLOTS,
-    Beat,
-    BeatReply,
-    CliqueCoordinator,
-    CliqueLimits,
-    MemberCore,
-    Table,
-)
+from penstock.ring import SLOTS, Beat, BeatReply, CliqueLimits, Table
+from penstock.ring.coordinator import CliqueCoordinator
+from penstock.ring.member import MemberCore
 
 LEASE_MS = 8_000
 START_MS = 1_000_000_000

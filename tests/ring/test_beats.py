@@ -5,7 +5,8 @@ import pytest
 
 from penstock.clique.names import checked_clique, checked_stream, checked_worker
 from penstock.errors import KafkaError
-from penstock.ring import Beat, BeatReply, CliqueLimits, CliqueState, bitmap_of, check_clique_name
+from penstock.ring import Beat, BeatReply, CliqueLimits, bitmap_of, check_clique_name
+from penstock.ring.clique_state import CliqueState
 
 LIMITS = CliqueLimits(max_member_id_bytes=4, max_streams=2, max_streams_bytes=8)
 BAD_NAMES = ["", "x" * 201, "a b", ".", ".a", "a.", "a..b", "a\n", "a/b", "caf\u00e9", "a*", "\x00"]

@@ -1,6 +1,8 @@
 """What the coordinator of a clique tells people of its members."""
 
-from penstock.ring import SLOTS, CliqueCoordinator, CliqueCounters
+from penstock.ring import SLOTS
+from penstock.ring.clique_changes import CliqueCounters
+from penstock.ring.coordinator import CliqueCoordinator
 from tests.ring.clique_harness import CLIQUE, LEASE_MS, TestHost, Worker, settle
 
 

@@ -3,16 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ring import (
-    SLOTS,
-    Beat,
-    BeatStatus,
-    CliqueLimits,
-    CliqueState,
-    bitmap_of,
-    decode_state,
-    encode_state,
-)
+from penstock.ring import SLOTS, Beat, BeatStatus, CliqueLimits, bitmap_of
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.state_codec import decode_state, encode_state
 
 ALL = bitmap_of(range(SLOTS))
 NOW_MS = 1_000_000

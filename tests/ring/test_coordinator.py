@@ -6,17 +6,10 @@ import pytest
 
 from penstock.effects import Persist
 from penstock.errors import ErrorCode, KafkaError, UnknownFormat
-from penstock.ring import (
-    SLOTS,
-    Beat,
-    BeatStatus,
-    CliqueCoordinator,
-    CliqueLimits,
-    CliqueState,
-    Table,
-    encode_state,
-)
-from penstock.ring.coordinator import IDLE_RETENTION_MS, WRITE_RETRY_MS, encode_key
+from penstock.ring import SLOTS, Beat, BeatStatus, CliqueLimits, Table
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.coordinator import IDLE_RETENTION_MS, WRITE_RETRY_MS, CliqueCoordinator, encode_key
+from penstock.ring.state_codec import encode_state
 from tests.ring.clique_harness import CLIQUE, LEASE_MS, START_MS, TestHost, Worker, settle
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from penstock.ring import SLOTS, BeatReply, BeatStatus, CliqueState, MemberCore, Table, slots_of
-from penstock.ring.member import BEATS_PER_LEASE, LEASE_MARGIN, RETRIES_PER_LEASE
+from penstock.ring import SLOTS, BeatReply, BeatStatus, Table, slots_of
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.member import BEATS_PER_LEASE, LEASE_MARGIN, RETRIES_PER_LEASE, MemberCore
 
 LEASE_MS = 8_000
 USABLE_MS = LEASE_MS * (1 - LEASE_MARGIN)

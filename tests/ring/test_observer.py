@@ -1,17 +1,10 @@
 """Members that share a cell with compare-and-set: they judge each other, and only what they have seen."""
 
-from penstock.ring import (
-    SLOTS,
-    BeatReply,
-    BeatStatus,
-    CliqueState,
-    MemberCore,
-    SilenceObserver,
-    apply_beat,
-    decode_state,
-    encode_state,
-)
-from penstock.ring.observer import SILENCE
+from penstock.ring import SLOTS, BeatReply, BeatStatus
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.member import MemberCore
+from penstock.ring.observer import SILENCE, SilenceObserver, apply_beat
+from penstock.ring.state_codec import decode_state, encode_state
 
 LEASE_MS = 8_000
 

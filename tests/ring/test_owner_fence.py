@@ -1,6 +1,7 @@
 """The leader of a partition serves the owner of a slot, and refuses everybody else."""
 
-from penstock.ring import SLOTS, OwnerFence
+from penstock.ring import SLOTS
+from penstock.ring.owner_fence import OwnerFence
 from tests.ring.clique_harness import LEASE_MS, TestHost, Worker, settle
 
 

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UnknownFormat
-from penstock.ring import SLOTS, Beat, CliqueState, bitmap_of, decode_state, encode_state
+from penstock.ring import SLOTS, Beat, bitmap_of
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.state_codec import decode_state, encode_state
 
 
 def _busy_state() -> CliqueState:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from penstock.cluster import offsets_partition
 from penstock.config import Limits
 from penstock.effects import PERSIST_RECORDS_MAX, Persist
 from penstock.errors import ErrorCode
-from penstock.groups import offsets_partition
 from penstock.transactions import (
     LendRequest,
     Producer,

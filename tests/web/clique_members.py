@@ -11,7 +11,8 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from penstock.ring import BeatReply, MemberCore, Table, slot_of
+from penstock.ring import BeatReply, Table, slot_of
+from penstock.ring.member import MemberCore
 from tests.web.workers import Worker, working
 
 LEASE_MS = 30_000

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from penstock.cluster import CLIQUES_TOPIC
-from penstock.groups import offsets_partition
+from penstock.cluster import CLIQUES_TOPIC, offsets_partition
 from penstock.node.cliques.cliques import PARTITIONS
 from penstock.ring import SLOTS, BeatStatus
 from tests.web.clique_members import (

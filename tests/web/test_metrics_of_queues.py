@@ -16,7 +16,8 @@ from penstock.config import Limits
 from penstock.node.queues import driver
 from penstock.node.queues.stats import QueueFigures, QueueStatsTable
 from penstock.node.subscriptions.stats import PushFigures
-from penstock.queue import AckKind, Acknowledgement, Acquired, Backlog
+from penstock.queue import Backlog
+from penstock.queue.values import AckKind, Acknowledgement, Acquired
 from penstock.types import Isolation, Offset, Term, TopicPartition
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber

@@ -9,9 +9,8 @@ import pytest
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 
-from penstock.cluster import OFFSETS_TOPIC
+from penstock.cluster import OFFSETS_TOPIC, offsets_partition
 from penstock.config import Address
-from penstock.groups import offsets_partition
 from tests.kafka.trio import Trio
 from tests.web.pushing import Subscriber, create, produce, push_url, subscriber, values
 

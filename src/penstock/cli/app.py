@@ -23,6 +23,8 @@ from click.shell_completion import CompletionItem
 from penstock.cli.build import show_version
 from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
 from penstock.cli.help import examples
+from penstock.cli.long_lived import loading_modules
+from penstock.cli.problem import Problem
 
 COMMANDS = {
     "serve": ("penstock.cli.serve:serve", "Run a broker."),
@@ -71,7 +73,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
-        command = getattr(importlib.import_module(module), attribute)
+        if module not in sys.modules:
+            with loading_modules():
+                importlib.import_module(module)
+        command = getattr(sys.modules[module], attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -145,7 +150,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _check_stdout() -> None:
     if sys.stdout is None:  # what Python makes of `>&-`
-        raise _problem("standard output is closed", "redirect it to /dev/null to discard it")
+        raise Problem("standard output is closed", "redirect it to /dev/null to discard it")
 
 
 @contextmanager
@@ -159,13 +164,7 @@ def _flushed_output() -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
     except OSError as failure:
         _discard_stdout()
-        raise _problem(f"{failure.filename or 'reading or writing'}: {failure.strerror or failure}") from None
-
-
-def _problem(message: str, hint: str = "") -> click.ClickException:
-    from penstock.cli.problem import Problem  # loads librdkafka
-
-    return Problem(message, hint)
+        raise Problem(f"{failure.filename or 'reading or writing'}: {failure.strerror or failure}") from None
 
 
 def _discard_stdout() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import CliquesApi, Facts, asks
 from penstock.cli.output import console, facts_table, note, show_facts, show_json

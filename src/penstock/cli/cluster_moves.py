@@ -11,10 +11,11 @@ import click
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from penstock.cli.cluster_api import ClusterApi
 from penstock.cli.cluster_status import last_wait, named_moves
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
-from penstock.cli.http_api import ClusterApi, asks
+from penstock.cli.http_api import asks
 from penstock.cli.output import console, counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals

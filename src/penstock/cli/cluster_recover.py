@@ -3,9 +3,10 @@
 import click
 import msgspec
 
-from penstock.cli.connection import json_option
+from penstock.cli.cluster_api import ClusterApi
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
-from penstock.cli.http_api import ClusterApi, asks
+from penstock.cli.http_api import asks
 from penstock.cli.output import counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.node.replication.recovery import LostPartition, RecoveryReport

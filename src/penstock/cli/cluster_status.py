@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.connection import json_option
+from penstock.cli.cluster_api import ClusterApi
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
-from penstock.cli.http_api import ClusterApi, asks
+from penstock.cli.http_api import asks
 from penstock.cli.output import console, counted, printable, table
 from penstock.cli.parameters import in_words, rounded
 from penstock.cli.problem import Problem

@@ -12,8 +12,8 @@ import click
 
 from penstock.cli.cluster_plan import LocalCluster, free_nodes, new_plan, read_plan
 from penstock.cli.cluster_processes import LOOK_SECONDS, Children
-from penstock.cli.connection import key_values
 from penstock.cli.help import examples
+from penstock.cli.key_values import key_values
 from penstock.cli.output import counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals

@@ -3,15 +3,13 @@
 librdkafka retries an unreachable broker until its timeout, and writes to stderr meanwhile. If the broker is not
 running, or refuses the login, the command should say so at once, so it makes a connection of its own first."""
 
-import inspect
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -19,8 +17,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from penstock.cli import login, profiles
-from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION
-from penstock.cli.problem import UNREACHABLE, Problem, explain, no_controller, not_ready, unreachable
+from penstock.cli.common_options import PROFILE_OPTION, QUIET_OPTION, Command, hand_over
+from penstock.cli.kafka_problems import UNREACHABLE, explain, no_controller, not_ready, unreachable
+from penstock.cli.key_values import key_values
+from penstock.cli.problem import Problem
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -34,7 +34,6 @@ RETRY_PAUSE_S = 0.5
 and librdkafka does not repeat requests to the controller."""
 
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _silence = logging.getLogger("penstock.cli.librdkafka")
 _silence.addHandler(logging.NullHandler())
@@ -178,62 +177,6 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     return key_values(pairs, parameter)
 
 
-def key_values(pairs: tuple[str, ...], parameter: click.Parameter | None = None) -> dict[str, str]:
-    """Reads NAME=VALUE arguments."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{pair!r}: expected NAME=VALUE", param=parameter)
-        found[name] = value
-    return found
-
-
-def key_values_or_files(given: tuple[str, ...]) -> dict[str, str]:
-    """Reads NAME=VALUE arguments, and files with one in a line for arguments @FILE: `ps` shows no secret then."""
-    pairs: list[str] = []
-    for each in given:
-        pairs += _lines_of(each[1:]) if each.startswith("@") else [each]
-    return key_values(tuple(pairs))
-
-
-def _lines_of(path: str) -> list[str]:
-    try:
-        lines = Path(path).expanduser().read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise click.BadParameter(f"@{path} cannot be read: {problem}") from None
-    found = []
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if line and not line.startswith("#"):
-            name, equals, value = line.partition("=")
-            if not equals or not name:  # without the text, which may be a secret
-                raise click.BadParameter(f"@{path}: expected NAME=VALUE in line {number}")
-            found.append(f"{name.rstrip()}={value.lstrip()}")
-    return found
-
-
-def hand_over(
-    name: str, make: Callable[..., Any], options: Sequence[Callable[[Any], Any]]
-) -> Callable[[Command], Command]:
-    """Gives a command these options, and hands it the one object that `make` builds from their values."""
-    taken = inspect.signature(make).parameters
-
-    def decorate(command: Command) -> Command:
-        def call(**given: Any) -> Any:
-            made = make(**{option: given.pop(option) for option in taken})
-            return command(**{name: made}, **given)
-
-        wrapped: Any = call
-        wrapped.__doc__ = command.__doc__
-        wrapped.__name__ = command.__name__
-        wrapped.__click_params__ = getattr(command, "__click_params__", [])
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return cast(Command, wrapped)
-
-    return decorate
-
-
 _bootstrap_option = click.option(
     "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
     show_default=True, show_envvar=True, callback=profiles.address, help="The broker to talk to.",
@@ -259,5 +202,3 @@ def connect_to(bootstrap: str, settings: dict[str, str]) -> Connection:
 
 connects = hand_over("connection", connect_to, CONNECTION_OPTIONS)
 """Gives a command --bootstrap and -X, and hands them over as `connection`."""
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

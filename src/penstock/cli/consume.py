@@ -28,8 +28,8 @@ from confluent_kafka.admin import OffsetSpec
 from penstock.cli import topic_facts
 from penstock.cli.connection import Connection, connects
 from penstock.cli.help import examples
+from penstock.cli.kafka_problems import explain
 from penstock.cli.output import note
-from penstock.cli.problem import explain
 from penstock.cli.stopping import Stop, stop_on_signals
 
 CHUNK = 500

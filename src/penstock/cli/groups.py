@@ -6,11 +6,13 @@ import click
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.cli import group_facts, queue_consumers, share_groups
-from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
+from penstock.cli.common_options import json_option
+from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects
 from penstock.cli.help import examples
+from penstock.cli.kafka_problems import explain
 from penstock.cli.output import facts_table, note, show, show_facts, show_json
 from penstock.cli.parameters import moment_ms
-from penstock.cli.problem import Problem, explain
+from penstock.cli.problem import Problem
 from penstock.cli.queues_show import show_consumers
 from penstock.cli.topic_facts import Partitions, offsets_at, partition_numbers
 from penstock.cli.topics import confirm

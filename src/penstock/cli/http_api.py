@@ -20,16 +20,14 @@ import msgspec
 from click.core import ParameterSource
 
 from penstock.cli import login, profiles
-from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, connect_to, hand_over
-from penstock.cli.problem import NOT_ALLOWED, Problem
+from penstock.cli.common_options import Command, hand_over
+from penstock.cli.connection import CONNECTION_OPTIONS, Connection, connect_to
+from penstock.cli.kafka_problems import NOT_ALLOWED
+from penstock.cli.problem import Problem
 from penstock.client.errors import ClientError, Denied
 from penstock.client.http_discovery import http_urls
 from penstock.config import Address
-from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.errors import ConfigError
-from penstock.node.calls.messages.controller import RebalanceStep
-from penstock.node.replication.recovery import RecoveryReport
-from penstock.node.status.cluster_status import ClusterStatus
 
 HTTP_VARIABLE = "PENSTOCK_HTTP_URL"
 """Not PENSTOCK_HTTP: that is the address where `serve` listens, which may be 0.0.0.0:8080 or none."""
@@ -167,37 +165,6 @@ class HttpApi:
         return _answer(self._opener, request, url, path, wanted, body)
 
 
-class ClusterApi(HttpApi):
-    """The operations on the cluster."""
-
-    def snapshot(self, *, avoid: int | None = None) -> ClusterStatus:
-        """The cluster as a node sees it. `avoid` is a node that is about to leave and may not know it."""
-        snapshot = self.ask("GET", "/v1/cluster", ClusterStatus)
-        others = [
-            f"{'https' if node.https else 'http'}://{node.http}"
-            for node in snapshot.nodes
-            if node.http and node.state == "alive" and node.node_id != avoid and _is_reachable(node.http)
-        ]
-        if snapshot.node_id == avoid and others:
-            self._urls = others
-            return self.snapshot()
-        self._urls = [*self._urls[:1], *(url for url in others if url != self._urls[0])]
-        return snapshot
-
-    def rebalance(self, *, dry_run: bool) -> RebalanceStep:
-        return self.ask("POST", "/v1/cluster/rebalance", RebalanceStep, {"dry_run": dry_run}, repeatable=True)
-
-    def recover(
-        self, topic: str | None, discard: tuple[int, ...], *, accept_data_loss: bool
-    ) -> RecoveryReport:
-        body = {"topic": topic, "discard": discard, "accept_data_loss": accept_data_loss}
-        return self.ask("POST", "/v1/cluster/recover", RecoveryReport, body)
-
-    def decommission(self, node_id: int, *, on: bool) -> None:
-        path = f"/v1/cluster/nodes/{node_id}/decommission"
-        self.ask("POST" if on else "DELETE", path, Facts, {}, repeatable=True)
-
-
 class ResourcesApi(HttpApi):
     """The operations on resources of one kind. Arguments that are None are left out."""
 
@@ -257,10 +224,6 @@ class RolesApi(ResourcesApi):
     """Roles and their grants have different paths."""
 
     root = "/v1"
-
-
-def _is_reachable(address: str) -> bool:
-    return Address.parse("http", address).host not in UNREACHABLE_HOSTS
 
 
 # --- one request

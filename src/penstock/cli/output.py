@@ -17,7 +17,8 @@ from rich.text import Text
 
 from penstock.cli.common_options import QUIET_KEY
 
-_CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All but tabs and line ends. To compile the same as "none of the others" takes 30 ms, a third of a command's time."""
 WIDTH_OF_A_PIPE = 1000
 """A table in a pipe or a file is as wide as it needs to be: there is no window to fit."""
 

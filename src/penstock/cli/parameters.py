@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from penstock.cli.http_api import Facts
-
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -60,12 +58,12 @@ def moment_ms(option: str, text: str) -> int:
     return int(moment.astimezone(UTC).timestamp() * 1000)
 
 
-class Place(click.ParamType[Facts]):
+class Place(click.ParamType[dict[str, Any]]):
     """TOPIC:PARTITION:OFFSET, as a dictionary."""
 
     name = "place"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Facts:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         found = re.fullmatch(r"([a-zA-Z0-9._-]+):(\d{1,9}):(\d{1,18})", str(value))
         if found is None:
             self.fail(f"{value!r}: expected TOPIC:PARTITION:OFFSET, as `list` shows them", param, ctx)

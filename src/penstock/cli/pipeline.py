@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json, table
 from penstock.cli.pipeline_running import check_when, finish, finish_stream, scheduled, stream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.connection import Command
+from penstock.cli.common_options import Command
 from penstock.cli.output import show
 from penstock.cli.pipeline_progress import shown
 from penstock.cli.pipeline_session import OnSpark

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import Command
+from penstock.cli.common_options import Command
 
 # fmt: off
 SELECTION_OPTIONS = (

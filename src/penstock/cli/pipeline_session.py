@@ -17,7 +17,9 @@ import click
 import msgspec
 
 from penstock.cli import login
-from penstock.cli.connection import BOOTSTRAP_OPTION, Connection, hand_over, key_values, key_values_or_files
+from penstock.cli.common_options import hand_over
+from penstock.cli.connection import BOOTSTRAP_OPTION, Connection
+from penstock.cli.key_values import key_values, key_values_or_files
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.java import why_not

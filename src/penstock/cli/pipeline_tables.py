@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import show, show_json
 from penstock.cli.problem import Misconfigured, Problem

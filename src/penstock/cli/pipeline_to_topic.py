@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import json_option, key_values_or_files
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
+from penstock.cli.key_values import key_values_or_files
 from penstock.cli.pipeline_running import check_when, finish, finish_stream, scheduled, stream
 from penstock.cli.pipeline_selection import selected, selection_of
 from penstock.cli.pipeline_session import OnSpark, on_spark

@@ -9,11 +9,14 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ResourceType
 
-from penstock.cli.connection import Connection, connects, json_option, key_values
+from penstock.cli.common_options import json_option
+from penstock.cli.connection import Connection, connects
 from penstock.cli.help import examples
+from penstock.cli.kafka_problems import explain
+from penstock.cli.key_values import key_values
 from penstock.cli.output import note, show_json
 from penstock.cli.parameters import Duration, moment_ms
-from penstock.cli.problem import Problem, explain
+from penstock.cli.problem import Problem
 from penstock.client.admin import read_configs
 from penstock.client.arguments import DELAY, DELIVER_AT, MESSAGE_ID, MESSAGE_ID_BYTES_MAX, TTL
 from penstock.client.errors import ClientError, PublishFailed

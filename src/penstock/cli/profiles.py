@@ -18,7 +18,6 @@ security setting of one cluster must not meet the address of another.
 """
 
 import os
-import tomllib
 from pathlib import Path
 
 import click
@@ -26,7 +25,7 @@ import msgspec
 from click.core import ParameterSource
 
 from penstock.cli.common_options import PROFILE_KEY, PROFILE_VARIABLE
-from penstock.config.overrides import nearest
+from penstock.nearest import nearest
 
 _APPLIED = "penstock.profile.applied"
 """Where a context keeps the profile whose address is used."""
@@ -78,7 +77,10 @@ def path() -> Path:
 def _read() -> _ConfigFile:
     file = path()
     try:
-        return msgspec.convert(tomllib.loads(file.read_text()), _ConfigFile)
+        text = file.read_text()
+        import tomllib  # most users have no such file
+
+        return msgspec.convert(tomllib.loads(text), _ConfigFile)
     except FileNotFoundError:
         return _ConfigFile()
     except (OSError, ValueError) as failure:  # msgspec's and tomllib's errors are ValueErrors

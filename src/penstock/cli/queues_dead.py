@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, note, show, show_facts, show_json, table

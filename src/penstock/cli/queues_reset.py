@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import QueuesApi, asks
 from penstock.cli.output import facts_table, note, show, show_json

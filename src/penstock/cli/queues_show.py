@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import console, facts_table, note, show, show_facts, show_json, table

@@ -5,10 +5,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, note, show_json
@@ -16,8 +17,10 @@ from penstock.cli.parameters import Duration
 from penstock.cli.problem import Problem
 from penstock.cli.process_groups import ProcessGroups
 from penstock.cli.stopping import Stop, stop_on_signals
-from penstock.client import Client, Job, Queue
 from penstock.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from penstock.client import Job, Queue
 
 WAIT_MS_MAX = 30_000
 """The longest wait of one request to the HTTP API."""
@@ -124,6 +127,8 @@ def work(
     Ctrl-C or SIGTERM lets running commands finish; a second one ends them. A command that is ended gets SIGTERM, and
     SIGKILL five seconds later.
     """
+    from penstock.client import Client  # no other command of `queues` needs it
+
     topics = sorted({row["topic"] for row in api.get(name)["partitions"]})
     until = _until_empty(api, name) if until_empty else None
     with (
@@ -152,7 +157,7 @@ class _Shift:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: "Queue",
         name: str,
         command: Sequence[str],
         most: int | None,
@@ -210,7 +215,7 @@ class _Shift:
         with self._lock:
             self._left = None if self._left is None else self._left + 1
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: "Job") -> None:
         code: int | None = 0
         if not self._command:
             click.echo(job.value or b"")
@@ -225,7 +230,7 @@ class _Shift:
             self.rejected += code == REJECTS
             self.retried += code not in (0, REJECTS)
 
-    def _run(self, job: Job) -> int | None:
+    def _run(self, job: "Job") -> int | None:
         """The exit code; None if the command was ended after its timeout."""
         key = (
             (job.key or b"").decode(errors="replace").replace("\0", "\ufffd")

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import json_option, key_values
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QuotasApi, asks
+from penstock.cli.key_values import key_values
 from penstock.cli.output import counted, facts_table, note, show, show_facts, show_json
 from penstock.cli.topics import confirm
 from penstock.security.quotas import DEFAULT_ENTITY, QuotaKind

@@ -12,7 +12,7 @@ from penstock.cli.access_words import (
     pattern,
     shown,
 )
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, RolesApi, asks
 from penstock.cli.output import note, show_facts, show_json

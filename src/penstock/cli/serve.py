@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.announcing import Announcer
-from penstock.cli.connection import key_values
 from penstock.cli.help import examples
-from penstock.cli.long_lived import LongLivedObjects
+from penstock.cli.key_values import key_values
+from penstock.cli.long_lived import LongLivedObjects, loading_modules
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.cli.table_writer import check_lake, writing_tables
-from penstock.config import NodeConfig, load_node_config
+from penstock.config import NodeConfig
+from penstock.config.loading import load_node_config
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS
 from penstock.config.processes import ID_STEP, process_folder
 from penstock.errors import (
@@ -228,14 +229,15 @@ def _keep_freed_memory() -> None:
 async def _serve(
     config: NodeConfig, announcer: Announcer, began_seconds: float, *, resets_admin: bool
 ) -> None:
-    from penstock.service import Service
+    with loading_modules():
+        from penstock.service import Service
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     objects = LongLivedObjects()
     first = _FirstUser(announcer)
-    service = Service(config, eager_http=True, on_growth=objects.exclude, on_first_user=first.show)
+    service = Service(config, on_growth=objects.exclude, on_first_user=first.show)
     try:
         await service.start()
         objects.exclude(replicas=0)

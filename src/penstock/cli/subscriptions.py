@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, SubscriptionsApi, asks
 from penstock.cli.output import facts_table, note, show, show_facts, show_json

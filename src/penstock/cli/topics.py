@@ -18,12 +18,13 @@ from confluent_kafka.admin import (
 )
 
 from penstock.cli import topic_facts
-from penstock.cli.connection import Connection, connects, json_option, key_values
+from penstock.cli.common_options import json_option
+from penstock.cli.connection import Connection, connects
 from penstock.cli.help import examples
+from penstock.cli.key_values import key_values
 from penstock.cli.output import facts_table, note, show, show_facts, show_json, table
 from penstock.cli.problem import Problem
-from penstock.config import TOPIC_CONFIGS
-from penstock.config.overrides import nearest
+from penstock.nearest import nearest
 
 BROKERS_CHOICE = -1
 """CreateTopics takes it as "as many as the broker's configuration says"."""
@@ -204,10 +205,12 @@ def alter(
 def _check_known(topic: str, removals: Iterable[str], known: Collection[str]) -> None:
     """Brokers accept the removal of unknown settings, for tools that clean up; on the command line it is a typing
     error."""
+    from penstock.config import TOPIC_CONFIGS  # only `alter` needs it
+
     for name in removals:
         if name not in known and name not in TOPIC_CONFIGS:
             hint = f"`penstock topics describe {topic} --all-configs` shows what there is"
-            raise Problem(f"--unset: unknown config {name}{nearest(name, dict.fromkeys(known))}", hint)
+            raise Problem(f"--unset: unknown config {name}{nearest(name, known)}", hint)
 
 
 def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
+from penstock.cli.common_options import json_option
+from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects
 from penstock.cli.help import examples
 from penstock.cli.login import security_of
 from penstock.cli.output import facts_table, note, show, show_facts, show_json

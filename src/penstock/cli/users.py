@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, UsersApi, asks
 from penstock.cli.login import read_password

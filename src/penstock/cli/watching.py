@@ -7,7 +7,7 @@ from typing import TypeVar
 import click
 from rich.console import Console
 
-from penstock.cli.connection import Command
+from penstock.cli.common_options import Command
 from penstock.cli.output import note
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop

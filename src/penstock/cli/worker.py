@@ -13,7 +13,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import console, counted, table
 from penstock.cli.parameters import UNITS_MS, Duration

@@ -57,6 +57,7 @@ from penstock.cluster.topics import (
     STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     Topic,
+    offsets_partition,
 )
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "machine_count",
     "metadata_voters",
     "next_moves",
+    "offsets_partition",
     "plan_leaders",
     "plan_rebalance",
     "quota_decisions",

@@ -1,6 +1,7 @@
 """A topic in the cluster metadata, and the rules for its name."""
 
 import re
+import struct
 from uuid import UUID
 
 import msgspec
@@ -89,3 +90,15 @@ def check_name(name: str) -> None:
 def collision_key(name: str) -> str:
     """Names with equal keys collide: Kafka's metric names do not distinguish '.' and '_'."""
     return name.replace(".", "_")
+
+
+def offsets_partition(name: str, partitions: int) -> int:
+    """The partition of an internal topic, of so many, with the coordinator of a group, a transactional id or a clique:
+    as Kafka and its tools compute it."""
+    code = 0
+    utf16 = name.encode("utf-16-be", "surrogatepass")
+    for (unit,) in struct.iter_unpack(">H", utf16):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    # Java's abs of the smallest int is negative, and Kafka makes it 0.
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    return 0 if signed == -(1 << 31) else abs(signed) % partitions

@@ -18,7 +18,6 @@ from penstock.config.kinds import ConfigSource, ConfigType
 from penstock.config.lake import LakeSettings
 from penstock.config.limits import Limits
 from penstock.config.listeners import DEFAULT_LISTENER, InterNodeTls, Listener, TlsSettings
-from penstock.config.loading import load_node_config
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.schema_registry import SchemaRegistrySettings
@@ -57,7 +56,6 @@ __all__ = [
     "describe_broker",
     "describe_group",
     "describe_topic",
-    "load_node_config",
     "parse_overrides",
     "resolve",
     "resolve_consumer_group",

@@ -23,9 +23,10 @@ from penstock.config.group import KAFKA_DEAD_LETTER_PREFIX
 from penstock.config.kinds import LONG_MAX, ConfigSource, Kind, boolean, integer, long, short, text, words
 from penstock.config.listeners import DEFAULT_LISTENER, Listener
 from penstock.config.node import SERVER_REBALANCE_DELAY_MS, GroupSettings, NodeConfig
-from penstock.config.overrides import nearest, parse_value
+from penstock.config.overrides import parse_value
 from penstock.config.share_groups import ShareGroupSettings, broker_name
 from penstock.errors import ErrorCode, KafkaError
+from penstock.nearest import nearest
 
 
 def _fact(name: str, kind: Kind, doc: str) -> Definition:

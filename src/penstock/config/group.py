@@ -16,8 +16,9 @@ import msgspec
 from penstock.config.consumer_groups import CONSUMER_DEFINITIONS, check_consumer_group
 from penstock.config.definitions import Definition
 from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
-from penstock.config.overrides import invalid_config, nearest, parse_text
+from penstock.config.overrides import invalid_config, parse_text
 from penstock.config.share_groups import LIMITED, ShareGroupSettings, broker_name
+from penstock.nearest import nearest
 from penstock.types import Isolation
 
 USUAL = ShareGroupSettings()

@@ -15,7 +15,6 @@ This module reads no file: the caller passes the file's text and the environment
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
@@ -29,11 +28,11 @@ from penstock.config.limits import Limits
 from penstock.config.listeners import InterNodeTls, read_http_tls, read_listeners, read_table
 from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.oidc import OidcSettings
-from penstock.config.overrides import nearest
 from penstock.config.schema_registry import SchemaRegistrySettings
 from penstock.config.share_groups import ShareGroupSettings
 from penstock.config.transactions import TransactionSettings
 from penstock.errors import ConfigError
+from penstock.nearest import nearest
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 JOB_VARIABLES = frozenset(
@@ -129,6 +128,10 @@ def load_node_config(
 
 
 def _parsed(text: str, name: str) -> dict[str, object]:
+    if not text:
+        return {}
+    import tomllib  # most nodes have no file
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:

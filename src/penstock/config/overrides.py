@@ -1,7 +1,6 @@
 """Turns the strings that clients send into a topic's settings: checked one by one, then together."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,12 +63,6 @@ def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> T
             acked_min_age_ms=max(config.acked_min_age_ms, window_ms),
         )
     return config
-
-
-def nearest(name: str, known: Mapping[str, object]) -> str:
-    """A hint to append to an error, when some known name is close to a mistyped one."""
-    matches = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def parse_text(definition: Definition, value: str) -> object:

@@ -18,7 +18,6 @@ from penstock.groups.share_values import (
     ShareMemberDescription,
 )
 from penstock.groups.states import GroupState
-from penstock.groups.storage import offsets_partition
 from penstock.groups.values import (
     NO_GENERATION,
     NO_MEMBER,
@@ -72,5 +71,4 @@ __all__ = [
     "SyncRequest",
     "SyncResult",
     "compute_assignment",
-    "offsets_partition",
 ]

@@ -241,17 +241,6 @@ def decode_group(data: bytes) -> StoredGroup:
     return group
 
 
-def offsets_partition(group_id: str, partitions: int) -> int:
-    """The partition of the offsets topic for a group, as Kafka and its tools compute it."""
-    code = 0
-    utf16 = group_id.encode("utf-16-be", "surrogatepass")
-    for (unit,) in struct.iter_unpack(">H", utf16):
-        code = (31 * code + unit) & 0xFFFFFFFF
-    # Java's abs of the smallest int is negative, and Kafka makes it 0.
-    signed = code - (1 << 32) if code >= 1 << 31 else code
-    return 0 if signed == -(1 << 31) else abs(signed) % partitions
-
-
 def _read_member(reader: FieldReader) -> StoredMember:
     return StoredMember(
         member_id=reader.string(),

@@ -10,7 +10,6 @@ from penstock.log.disk import Disk, File
 from penstock.log.flush_state import FlushTicket
 from penstock.log.log import Log
 from penstock.log.memory_disk import MemoryDisk
-from penstock.log.os_disk import OsDisk
 from penstock.log.reset import Prefix
 from penstock.log.votes import SavedVote, VoteStore
 from penstock.log.writer import Appended
@@ -24,7 +23,6 @@ __all__ = [
     "FlushTicket",
     "Log",
     "MemoryDisk",
-    "OsDisk",
     "Prefix",
     "SavedVote",
     "VoteStore",

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import functools
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -221,6 +220,8 @@ class OsDisk:
 
     def remove_tree(self, path: str) -> None:
         try:
+            import shutil  # with the first topic that is deleted
+
             shutil.rmtree(self.path(path))
         except FileNotFoundError:
             pass

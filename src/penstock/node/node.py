@@ -11,27 +11,30 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cluster import ClusterState, PlacementRules
+from penstock.cluster import (
+    CLIQUES_TOPIC,
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ClusterState,
+    PlacementRules,
+)
 from penstock.config import NodeConfig, ShareGroupConfig, static_broker_configs
 from penstock.errors import ErrorCode, KafkaError
+from penstock.late_loading import late
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
-from penstock.log.os_disk import OsDisk
 from penstock.node import descriptors, frame_kinds
 from penstock.node.access import Access, FirstUser, Logins, Quotas
 from penstock.node.access.administration import AccessAdmin
 from penstock.node.calls import Calls, Changes, Directory
-from penstock.node.cliques.cliques import Cliques
 from penstock.node.clock import Clock, SystemClock
-from penstock.node.coordination.acked_cleanup import AckedCleanup
-from penstock.node.coordination.consumer_progress import ConsumerProgress
-from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.coordination.record_forwarder import RecordForwarder
-from penstock.node.coordination.undone_retention import UndoneRetention
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.fetch_sessions import FetchSessions
 from penstock.node.housekeeping import Housekeeping
+from penstock.node.late_parts import LatePart, LateParts
 from penstock.node.membership.entry import Admission, Entry
 from penstock.node.memory import MemoryBudget
 from penstock.node.metadata.cluster_view import ClusterView
@@ -41,7 +44,6 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.metadata.new_partitions import NewPartitionWaits
 from penstock.node.metrics import NodeMetrics
 from penstock.node.parts import Part, Parts
-from penstock.node.queues.queues import Queues
 from penstock.node.replication.leader_announcer import LeaderAnnouncer
 from penstock.node.replication.leaders import LeaderTable
 from penstock.node.replication.partition import Partition
@@ -49,22 +51,18 @@ from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
 from penstock.node.status.audit import Audit
-from penstock.node.status.collector import StatusCollector
 from penstock.node.status.elections import Elections
 from penstock.node.status.samples import Samples
-from penstock.node.subscriptions.router import SubscriptionRouter
-from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
-from penstock.node.transactions.attempts import AttemptRouter
 from penstock.node.transactions.led_partitions import LedPartitions
-from penstock.node.transactions.manager import TransactionManager
 from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:  # a node without a cluster should not wait for imports that it does not use
     from penstock.node.membership.links import Links, MakeLinks
+    from penstock.node.status.collector import StatusCollector
 
 
-class Node:
+class Node(LateParts):
     """Constructed, started and stopped on one event loop, where everything happens."""
 
     def __init__(
@@ -146,23 +144,12 @@ class Node:
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
         self.fetch_sessions = FetchSessions(limits, now=asyncio.get_running_loop().time, random=random)
-        self.groups = self._make_groups()
-        self.transactions = self._make_transactions()
-        self.attempts = AttemptRouter(self.transactions, self.calls)
         self.led_transactions = LedPartitions(state=state, partitions=self.partitions, calls=self.calls)
-        self.queues = self._make_queues()
-        for cores in (self.groups.cores, self.queues.state.cores):
-            self.led_transactions.write_through(cores.topic, cores.write_marker)
-        self.cliques = self._make_cliques()
-        self.subscriptions = self._make_subscriptions()
+        self.write_markers_through_cores()
 
         # Upkeep.
         self.recovery = self._make_recovery()
-        self.status = StatusCollector(self)
         self.samples = Samples(self)
-        self.progress = self._make_progress()
-        self.acked = self._make_acked_cleanup()
-        self.undone_retention = self._make_undone_retention()
         self.housekeeping = self._make_housekeeping()
         self._first_user = self._make_first_user(users or {}, on_first_user)
         self.parts.set(self._list_parts())
@@ -184,12 +171,12 @@ class Node:
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer
-        yield self.groups
-        yield self.transactions
+        yield LatePart(self, "groups", OFFSETS_TOPIC)
+        yield LatePart(self, "transactions", TRANSACTIONS_TOPIC)
         yield self.led_transactions
         yield self.replicas
-        yield self.queues
-        yield self.cliques
+        yield LatePart(self, "queues", STATE_TOPIC)
+        yield LatePart(self, "cliques", CLIQUES_TOPIC)
         yield self.dedup
         if links is not None:
             _connect(links, self.storage, announcer)
@@ -250,29 +237,6 @@ class Node:
             connected=self.storage.raft.transport.connected,
         )
 
-    def _make_groups(self) -> GroupManager:
-        return GroupManager(
-            metadata=self.metadata,
-            controller=self.controller,
-            view=self.view,
-            clock=self.clock,
-            settings=self.config.groups,
-            limits=self.config.limits,
-            visible=lambda *which: self.resources.visible(*which),
-            events=self.events,
-        )
-
-    def _make_transactions(self) -> TransactionManager:
-        return TransactionManager(
-            metadata=self.metadata,
-            controller=self.controller,
-            view=self.view,
-            clock=self.clock,
-            settings=self.config.transactions,
-            limits=self.config.limits,
-            calls=self.calls,
-        )
-
     def _make_recovery(self) -> PartitionRecovery:
         return PartitionRecovery(
             me=self.me,
@@ -300,76 +264,16 @@ class Node:
             transfer=self.storage.transfer,
         )
 
-    def _make_queues(self) -> Queues:
-        return Queues(
-            self.config,
-            metadata=self.metadata,
-            controller=self.controller,
-            view=self.view,
-            partitions=self.partitions,
-            groups=self.groups,
-            transactions=self.led_transactions,
-            forwarder=self.record_forwarder,
-            calls=self.calls,
-            clock=self.clock,
-            events=self.events,
-        )
-
-    def _make_cliques(self) -> Cliques:
-        return Cliques(
-            self.config,
-            metadata=self.metadata,
-            controller=self.controller,
-            view=self.view,
-            queues=self.queues.manager,
-            calls=self.calls,
-            clock=self.clock,
-            events=self.events,
-        )
-
-    def _make_subscriptions(self) -> SubscriptionRouter:
-        return SubscriptionRouter(
-            node_id=self.node_id,
-            state=self.metadata.state,
-            store=SubscriptionStore(self.groups, self.clock, self.config.limits),
-            events=self.events,
-            calls=self.calls,
-        )
-
-    def _make_progress(self) -> ConsumerProgress:
-        return ConsumerProgress(
-            node_id=self.node_id,
-            state=self.metadata.state,
-            view=self.view,
-            groups=self.groups,
-            queues=self.queues.manager,
-            store=self.queues.state,
-            calls=self.calls,
-        )
-
-    def _make_acked_cleanup(self) -> AckedCleanup:
-        return AckedCleanup(
-            partitions=self.partitions,
-            progress=self.progress,
-            clock=self.clock,
-            workers=self.storage.workers,
-        )
-
-    def _make_undone_retention(self) -> UndoneRetention:
-        return UndoneRetention(
-            progress=self.progress, store=self.queues.state, clock=self.clock, events=self.events
-        )
-
     def _make_housekeeping(self) -> Housekeeping:
         return Housekeeping(
             self.partitions,
             self.storage.workers,
             self.clock,
             self.metrics,
-            chores=(self.queues.tidy,),
-            brisk_chores=(self.acked.clean, self.replicas.open_again),
-            retain_undone=self.undone_retention.retain,
-            shortened=self.queues.log_shortened,
+            chores=(self.tidy_queues,),
+            brisk_chores=(self.clean_acked, self.replicas.open_again),
+            retain_undone=self.retain_undone,
+            shortened=self.log_shortened,
         )
 
     def _make_calls(self, changes: Changes) -> Calls:
@@ -380,7 +284,7 @@ class Node:
             leaders=self.leaders,
             is_alone=self.links is None,
         )
-        calls = Calls(self.node_id, directory, changes, self.resources.check_call)
+        calls = Calls(self.node_id, directory, changes, self.resources.check_call, make_parts=self.make_all)
         if self.links is not None:
             from penstock.node.calls.remote import RemoteCalls
 
@@ -435,6 +339,12 @@ class Node:
 
     # --- facts
 
+    @late
+    def status(self) -> "StatusCollector":
+        from penstock.node.status.collector import StatusCollector
+
+        return StatusCollector(self)
+
     @property
     def cluster_id(self) -> str:
         return self.storage.folder.cluster_id
@@ -468,7 +378,9 @@ class Node:
         return -1, -1 if self.config.memory else self.storage.disk.free_bytes()
 
 
-def _data_disk(config: NodeConfig) -> OsDisk:
+def _data_disk(config: NodeConfig) -> Disk:
+    from penstock.log.os_disk import OsDisk  # a broker in memory does not need it
+
     return OsDisk(config.data_dir, most_open=descriptors.for_logs())
 
 

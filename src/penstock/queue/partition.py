@@ -87,6 +87,7 @@ from penstock.queue.states import (
 )
 from penstock.queue.stored_backlog import dead_runs
 from penstock.queue.stored_parts import sort_parts
+from penstock.queue.stored_values import Backlog
 from penstock.queue.strict_order import find_deliverable
 from penstock.queue.values import (
     EMPTY_SCAN,
@@ -95,7 +96,6 @@ from penstock.queue.values import (
     AckResult,
     AckResults,
     Acquired,
-    Backlog,
     Changes,
     DeadLetter,
     DeadLetterReason,

@@ -43,46 +43,14 @@ from penstock.queue.state_records import (
     is_settlement,
     unknown_format,
 )
+from penstock.queue.stored_values import NO_FENCE, Claimed, Fence, Outcomes, QueueKey, StatePart
 from penstock.types import NO_TERM, Producer, Term
 
 _FENCE = Struct(">hiq")
 _FENCE_VERSION = 0
 
 
-class QueueKey(NamedTuple):
-    """A queue on one partition."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
-
-
-class Fence(NamedTuple):
-    """The right to write a queue's state: held by the leader of the data in this term, since the claim with this
-    number."""
-
-    term: int
-    number: int
-
-
-NO_FENCE = Fence(-1, 0)
-
-StatePart = tuple[bytes, bytes | None]
-"""The key suffix of a part of a queue's state, and its bytes; None deletes it."""
 Heads = list[tuple[QueueKey, Head]]
-
-
-class Claimed(NamedTuple):
-    """The fence of a claim, and all stored parts."""
-
-    fence: Fence
-    parts: list[tuple[bytes, bytes]]
-    open_settlements: list[tuple[bytes, bytes]]
-    """The settlements of transactions that have not ended."""
-
-
-Outcomes = list[tuple[bytes, bool]]
-"""Suffixes of settlements whose transactions have ended, and whether they committed."""
 
 
 class _Watch(NamedTuple):

@@ -19,7 +19,8 @@ from penstock.queue.state_records import (
     stored_chunk_end,
 )
 from penstock.queue.states import BYTE, CHUNK_SIZE, DONE, DYING, LEASED, REJECTED, UNREAD, runs
-from penstock.queue.values import AckKind, Backlog, DeadLetterReason
+from penstock.queue.stored_values import Backlog
+from penstock.queue.values import AckKind, DeadLetterReason
 
 _SETTLED_STATES = {AckKind.ACCEPT: DONE, AckKind.RELEASE: UNREAD, AckKind.REJECT: REJECTED}
 

@@ -107,23 +107,6 @@ class Changes(NamedTuple):
     """Key suffixes only: see `state_records.encode_key`."""
 
 
-class Backlog(NamedTuple):
-    """Messages that are not done, by what they wait for."""
-
-    available: int = 0
-    leased: int = 0
-    deferred: int = 0
-    waiting: int = 0
-    dying: int = 0
-
-    @property
-    def undone(self) -> int:
-        return sum(self)
-
-    def plus(self, other: "Backlog") -> "Backlog":
-        return Backlog(*map(sum, zip(self, other, strict=True)))
-
-
 class Run(NamedTuple):
     """Consecutive offsets with the same state."""
 

@@ -1,10 +1,12 @@
 """Cliques as people see them."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.ring.clique_state import CliqueState, Member
+if TYPE_CHECKING:
+    from penstock.ring.clique_state import CliqueState, Member
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class CliqueOutline(msgspec.Struct, frozen=True, kw_only=True):
     changed_ms: int
 
 
-def outline_clique(name: str, state: CliqueState) -> CliqueOutline:
+def outline_clique(name: str, state: "CliqueState") -> CliqueOutline:
     return CliqueOutline(
         clique=name,
         epoch=state.epoch,
@@ -58,7 +60,7 @@ def outline_clique(name: str, state: CliqueState) -> CliqueOutline:
 
 
 def describe_clique(
-    name: str, state: CliqueState, lease_left_ms: dict[str, int], overdue: Mapping[str, int]
+    name: str, state: "CliqueState", lease_left_ms: dict[str, int], overdue: Mapping[str, int]
 ) -> CliqueDescription:
     """`lease_left_ms` and `overdue`: by member id."""
     return CliqueDescription(
@@ -80,7 +82,7 @@ def describe_clique(
 
 
 def _describe_member(
-    worker: str, member: Member, state: CliqueState, left_ms: int, overdue: int
+    worker: str, member: "Member", state: "CliqueState", left_ms: int, overdue: int
 ) -> MemberDescription:
     return MemberDescription(
         worker=worker,

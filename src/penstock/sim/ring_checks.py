@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Protocol
 
-from penstock.ring import SLOTS, CliqueState, MemberCore
+from penstock.ring import SLOTS
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.member import MemberCore
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Process
 

@@ -8,8 +8,10 @@ members see the same clique and every message reaches its owner.
 from collections.abc import Callable
 from random import Random
 
-from penstock.ring import SLOTS, View, ViewSettings, decode_gossip, encode_gossip, routing, slot_of
+from penstock.ring import SLOTS, routing, slot_of
+from penstock.ring.gossip import decode_gossip, encode_gossip
 from penstock.ring.routing import HOPS_MAX, ForwardTo, Hold, Refuse, RunHere
+from penstock.ring.view import View, ViewSettings
 from penstock.sim.lossy_network import LossyNetwork
 from penstock.sim.outcome import EventCounts, Violation
 from penstock.sim.ring_mix import draw_ring_mix

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ErrorCode
 from penstock.node.cliques.tables import lanes_of
-from penstock.queue import AckKind, QueuePartition, QueueSettings, ScanResult
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
+from penstock.queue.values import AckKind, ScanResult
 from penstock.ring import SLOTS, Table
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.ring_checks import Message

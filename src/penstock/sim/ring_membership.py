@@ -11,17 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.effects import Effect, Persist, Reply
-from penstock.ring import (
-    Beat,
-    BeatReply,
-    CliqueCoordinator,
-    CliqueState,
-    SilenceObserver,
-    Table,
-    apply_beat,
-    decode_state,
-    encode_state,
-)
+from penstock.ring import Beat, BeatReply, Table
+from penstock.ring.clique_state import CliqueState
+from penstock.ring.coordinator import CliqueCoordinator
+from penstock.ring.observer import SilenceObserver, apply_beat
+from penstock.ring.state_codec import decode_state, encode_state
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.scheduler import Process
 

@@ -9,7 +9,8 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.ring import BeatReply, MemberCore
+from penstock.ring import BeatReply
+from penstock.ring.member import MemberCore
 from penstock.sim.ring_checks import Running
 from penstock.sim.ring_leader import Delivery, Session
 from penstock.sim.scheduler import Event, Process

@@ -9,7 +9,7 @@ from msgspec import Meta
 from penstock.node.queues import Acknowledgement
 from penstock.node.queues.failures import MAX_FAILURES, Failure
 from penstock.node.queues.values import ProducerTransaction
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.clique_shapes import Epoch, MemberId, WorkerName
 from penstock.web.api.jobs import Handed, Job, Range

@@ -23,7 +23,7 @@ from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.local_receiver import held_by_other
 from penstock.node.queues.values import FENCED, ProducerTransaction
 from penstock.node.subscriptions.values import FrameSink
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
 from penstock.web.api.problems import Problem, as_problem

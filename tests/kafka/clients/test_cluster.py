@@ -16,7 +16,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as PythonTopic
 
-from penstock.groups import offsets_partition
+from penstock.cluster import offsets_partition
 from penstock.raft import Refused
 from tests.faults.waiting import eventually
 from tests.kafka.trio import Trio

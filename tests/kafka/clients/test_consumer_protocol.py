@@ -9,9 +9,8 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, TopicPartitio
 from confluent_kafka.admin import AdminClient
 
 from penstock import Broker
-from penstock.cluster import OFFSETS_TOPIC
+from penstock.cluster import OFFSETS_TOPIC, offsets_partition
 from penstock.config import GroupSettings
-from penstock.groups import offsets_partition
 from tests.kafka.clients.consumer_members import PATIENCE_SECONDS, make_topic, members_of, produce
 from tests.kafka.trio import Trio
 

@@ -8,16 +8,16 @@ from uuid import UUID
 
 import pytest
 
-from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
+from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, offsets_partition
 from penstock.config import GroupSettings
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups import CommitRequest, OffsetToCommit, offsets_partition
+from penstock.groups import CommitRequest, OffsetToCommit
 from penstock.node import Partition
 from penstock.node.calls import BROKER, AtNode, methods
 from penstock.node.calls.messages.groups import ListAckedOffsets
 from penstock.node.coordination import acked_cleanup
 from penstock.node.queues import Acknowledgement, QueueDriver
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import NodeId
 from tests.kafka.requests import EARLIEST, create, offset_at, write
 from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio

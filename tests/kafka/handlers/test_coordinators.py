@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.cluster import offsets_partition
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups import offsets_partition
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import find_coordinator as finding
 from penstock.kafka.wire.messages import join_group as joining

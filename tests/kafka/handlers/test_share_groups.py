@@ -9,8 +9,8 @@ from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock import Broker
+from penstock.cluster import offsets_partition
 from penstock.errors import ErrorCode
-from penstock.groups import offsets_partition
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import alter_configs as plain
 from penstock.kafka.wire.messages import delete_groups as deleting

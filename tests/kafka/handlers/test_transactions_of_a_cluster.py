@@ -5,10 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.cluster import TRANSACTIONS_TOPIC
+from penstock.cluster import TRANSACTIONS_TOPIC, offsets_partition
 from penstock.config import TransactionSettings
 from penstock.errors import ErrorCode
-from penstock.groups import offsets_partition
 from penstock.types import Isolation
 from tests.kafka.committed_records import committed_values
 from tests.kafka.requests import create

@@ -9,7 +9,8 @@ from penstock.cluster import CLIQUES_TOPIC, ClusterState
 from penstock.node.calls import Calls, LeaderOf
 from penstock.node.cliques.coordinators import BEAT_WAIT_MS_MAX, CliqueCoordinators
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.ring import Beat, BeatReply, BeatStatus, CliqueCoordinator
+from penstock.ring import Beat, BeatReply, BeatStatus
+from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import ANONYMOUS
 
 

@@ -11,7 +11,8 @@ from penstock.node.cliques import tables as module
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.cliques.tables import EPOCHS_AHEAD_MAX, TABLE_WAIT_MS, CliqueTables, lanes_of
 from penstock.node.queues.manager import QueueManager
-from penstock.ring import SLOTS, Beat, CliqueState, Table
+from penstock.ring import SLOTS, Beat, Table
+from penstock.ring.clique_state import CliqueState
 
 MEMBER = "5f0c"
 

@@ -25,7 +25,7 @@ from penstock.log.rolling import ACKED_MEMORY_SEGMENT_BYTES
 from penstock.node import Node, Partition
 from penstock.node.calls import BROKER
 from penstock.node.queues import Acknowledgement
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import Producer
 
 NOW_MS = 1_700_000_000_000

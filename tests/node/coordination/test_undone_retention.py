@@ -14,7 +14,7 @@ from penstock.node.calls import BROKER
 from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.housekeeping import RETENTION_GRACE_MS
 from penstock.node.queues import Acknowledgement, QueueDriver
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import Offset
 
 NOW_MS = 1_700_000_000_000

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from penstock.log import OsDisk
 from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
+from penstock.log.os_disk import OsDisk
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams, Receive, UdpNetwork
 from penstock.node.membership.gossip import Gossip, Saved
 from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSettings

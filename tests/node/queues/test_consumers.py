@@ -15,7 +15,7 @@ from penstock.node.queues.consumers import (
     Sighting,
     merged,
 )
-from penstock.queue import AckKind, Acknowledgement
+from penstock.queue.values import AckKind, Acknowledgement
 
 START_MS = 1_700_000_000_000
 

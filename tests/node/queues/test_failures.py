@@ -10,7 +10,7 @@ from penstock.node.queues.failures import (
     FailureHistory,
     FailureLog,
 )
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 
 ACCEPT, RELEASE, REJECT, RENEW = (
     bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT, AckKind.RENEW)

@@ -13,7 +13,10 @@ from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.stats import QueueStats
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
-from penstock.queue import LaneTable, QueueKey, QueuePartition, QueueSettings
+from penstock.queue import QueueKey
+from penstock.queue.lanes import LaneTable
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
 from penstock.ring import SLOTS, slot_of
 from penstock.types import Isolation, Term
 from tests.node.queues.test_log_reader import ACCEPT, EVERYTHING, NOW, StoredBatches, offsets

@@ -25,7 +25,9 @@ from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.stats import QueueStats
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
-from penstock.queue import QueueKey, QueuePartition, QueueSettings
+from penstock.queue import QueueKey
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings
 from penstock.types import Isolation, Term, TopicPartition
 
 NOW, ME = 1_000, "me"

@@ -18,7 +18,8 @@ from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
 from penstock.node.queues import driver as drivers
 from penstock.node.queues.failures import Failure
 from penstock.node.replication.partition import Partition
-from penstock.queue import AckKind, DeadLetter, QueueKey
+from penstock.queue import QueueKey
+from penstock.queue.values import AckKind, DeadLetter
 
 GROUP, MEMBER = "workers", "member-1"
 ACCEPT, RELEASE, REJECT = (bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT))

@@ -7,7 +7,7 @@ import pytest
 from penstock.batch import Record, build_batch
 from penstock.node.queues.delivery_headers import DELAY_MS, scan_batches
 from penstock.node.queues.record_marks import RecordLanes, RecordMarks
-from penstock.queue import ScanResult
+from penstock.queue.values import ScanResult
 from penstock.ring import SLOTS, slot_of
 
 NOW_MS = 1_762_000_000_000

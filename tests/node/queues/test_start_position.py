@@ -21,7 +21,7 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
 )
 from penstock.node.queues import QueueDriver
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import GroupId
 
 GROUP, MEMBER = "workers", "member-1"

@@ -13,9 +13,10 @@ from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queue_state import CountState
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues import Acknowledgement, QueueDriver, state_log
-from penstock.queue import HEAD_SUFFIX, AckKind, Backlog, Head, QueueKey, encode_head
-from penstock.queue.state_records import chunk_suffix, encode_chunk
+from penstock.queue import Backlog, QueueKey
+from penstock.queue.state_records import HEAD_SUFFIX, Head, chunk_suffix, encode_chunk, encode_head
 from penstock.queue.states import CHUNK_SIZE, DONE, UNREAD
+from penstock.queue.values import AckKind
 from penstock.types import Term
 
 GROUP, MEMBER = "workers", "member-1"

@@ -12,7 +12,7 @@ from penstock.node import Node
 from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.node.queues.failures import NO_FAILURES
 from penstock.node.queues.values import NotLeased, ProducerTransaction
-from penstock.queue import settlement_suffix
+from penstock.queue.state_records import settlement_suffix
 from penstock.transactions import Dialect, EndRequest, InitRequest, Producer
 from tests.log.tools import compact
 from tests.node.queues.test_queue_state import ACCEPT, MEMBER, create, numbers, publish, queue, run, taken

@@ -13,7 +13,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.queues import Acknowledgement, QueueDriver
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 
 GROUP, MEMBER = "workers", "member-1"
 ACCEPT = bytes([AckKind.ACCEPT])

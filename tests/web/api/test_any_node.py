@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.batch import EndMarker, Record, build_batch, check_batch
+from penstock.cluster import offsets_partition
 from penstock.errors import ErrorCode, KafkaError, Unanswered
-from penstock.groups import offsets_partition
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import ANONYMOUS
 from penstock.web.work_frames import Work
 from penstock.web.worker import UNANSWERED_MAX, WorkersShare

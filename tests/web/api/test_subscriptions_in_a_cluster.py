@@ -6,8 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.cluster import OFFSETS_TOPIC
-from penstock.groups import offsets_partition
+from penstock.cluster import OFFSETS_TOPIC, offsets_partition
 from tests.web.pushing import create, produce, subscriber
 from tests.web.web_trio import WebTrio
 

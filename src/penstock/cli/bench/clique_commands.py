@@ -13,7 +13,7 @@ from penstock.cli.bench.figures import CLIQUE_COLUMNS, SYSTEMS, CliqueRun, media
 from penstock.cli.bench.load import System
 from penstock.cli.bench.options import COUNT, PLACE, ROUNDS_OPTION, WITH_HTTP, Counts, options
 from penstock.cli.bench.runner import Target, Where, broker_for, in_turns
-from penstock.cli.connection import json_option
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import counted, note, show, show_json
 from penstock.cli.parameters import Duration

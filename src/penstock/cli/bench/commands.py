@@ -43,8 +43,9 @@ from penstock.cli.bench.options import (
 from penstock.cli.bench.push_runner import PushShape, broker_flags, run_push
 from penstock.cli.bench.queue_runner import QueueShape, run_queue
 from penstock.cli.bench.runner import Shape, Target, Where, broker_for, in_turns, one_round, outside_broker
-from penstock.cli.connection import json_option, key_values
+from penstock.cli.common_options import json_option
 from penstock.cli.help import examples
+from penstock.cli.key_values import key_values
 from penstock.cli.output import note, show, show_json
 from penstock.cli.problem import Problem
 

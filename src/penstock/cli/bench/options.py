@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from penstock.cli.bench.runner import Where
-from penstock.cli.connection import Command, hand_over
+from penstock.cli.common_options import Command, hand_over
 
 COUNT = click.IntRange(min=1)
 WITH_HTTP = ("--http", "127.0.0.1:0")

@@ -16,6 +16,7 @@ from penstock.kafka.handlers.context import Api, Handler, RequestContext
 from penstock.kafka.handlers.names import Names
 from penstock.kafka.handlers.results import Results
 from penstock.kafka.wire import ApiKey
+from penstock.late_loading import LOADING
 from penstock.types import Operation, ResourceType
 
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
@@ -359,7 +360,8 @@ def find_api(api_key: int) -> Api | None:
         row = _TABLE[ApiKey(api_key)]
     except (KeyError, ValueError):
         return None
-    module = importlib.import_module(f"penstock.kafka.handlers.{row.module}")
+    with LOADING:
+        module = importlib.import_module(f"penstock.kafka.handlers.{row.module}")
     handler: Handler = getattr(module, ApiKey(api_key).name.lower())
     if row.names:
         handler = _merging(row.names, handler)

@@ -37,6 +37,10 @@ def allow(caller: Caller, needs: Needs, request: Any) -> None:
     """Every caller may do everything."""
 
 
+def _have_all() -> None:
+    """For nodes that make all their parts at the start."""
+
+
 class Calls(Part):
     """Both sides of requests between nodes. One per node, on its event loop."""
 
@@ -46,10 +50,13 @@ class Calls(Part):
         directory: Directory,
         changed: Changes,
         check: Callable[[Caller, Needs, Any], None] = allow,
+        make_parts: Callable[[], None] = _have_all,
     ) -> None:
-        """`check` raises KafkaError unless the caller has the permission that a method needs for this request."""
+        """`check` raises KafkaError unless the caller has the permission that a method needs for this request.
+        `make_parts` makes the parts of the node that were not needed before: each serves its methods then."""
         self._node_id = node_id
         self._check = check
+        self._make_parts = make_parts
         self._directory = directory
         self._changed = changed
         self._handlers: dict[int, Handler[Any, Any]] = {}
@@ -132,6 +139,8 @@ class Calls(Part):
 
     def handle(self, method: Method[Q, R], caller: Caller, request: Q) -> R | Awaitable[R]:
         """Has this node's own handler answer."""
+        if method.number not in self._handlers:
+            self._make_parts()
         handler = self._handlers.get(method.number)
         if handler is None:
             raise NotExecuted(

@@ -7,9 +7,8 @@ refuses, and the request goes to the next one (`retry`).
 
 from typing import NamedTuple
 
-from penstock.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
+from penstock.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, offsets_partition
 from penstock.errors import ErrorCode, KafkaError, NotExecuted
-from penstock.groups import offsets_partition
 from penstock.node.metadata.cluster_view import METADATA_GROUP, ClusterView
 from penstock.node.replication.leaders import NO_LEADER, LeaderTable
 from penstock.types import GroupId, NodeId

@@ -17,7 +17,9 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
 from penstock.node.queues.manager import QueueManager
 from penstock.node.replication.partition import Partition
-from penstock.ring import CliqueCoordinator, CliqueCounters, CliqueLimits
+from penstock.ring import CliqueLimits
+from penstock.ring.clique_changes import CliqueCounters
+from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import EventSink
 
 PARTITIONS = 8

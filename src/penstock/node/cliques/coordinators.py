@@ -17,7 +17,8 @@ from penstock.node.calls.messages.cliques import (
 )
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.ring import Beat, BeatReply, CliqueCoordinator, CliqueDescription, CliqueOutline, Table
+from penstock.ring import Beat, BeatReply, CliqueDescription, CliqueOutline, Table
+from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import Caller, GroupId
 
 BEAT_WAIT_MS_MAX = 10_000

@@ -19,7 +19,7 @@ from penstock.node.calls import BROKER
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.manager import QueueManager
-from penstock.queue import LaneTable
+from penstock.queue.lanes import LaneTable
 from penstock.ring import Table, slots_of
 from penstock.ring.table import NO_OWNER, unpack_indexes
 

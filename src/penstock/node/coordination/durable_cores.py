@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Generic
 
 from penstock.batch import EndMarker
+from penstock.cluster import offsets_partition
 from penstock.errors import ErrorCode, KafkaError, StorageError
-from penstock.groups import offsets_partition
 from penstock.log import Appended
 from penstock.node.clock import Clock
 from penstock.node.coordination.core_host import C, CoreHost, Sender

@@ -7,7 +7,6 @@ finds the coordinator of its group and waits for the reply.
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
-from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -77,7 +76,7 @@ class GroupManager(Part):
         """The coordinators: each decides for the groups that hash to its partition."""
         self.reserved: set[str] = set()
         """Groups that are subscriptions with a subscriber: no consumer can join them."""
-        self._topic_ids: dict[str, UUID] = {}
+        self._topic_ids = {name: topic.topic_id for name, topic in metadata.state.topics.items()}
         """The topic that each name stood for when the metadata last changed."""
 
     # --- members

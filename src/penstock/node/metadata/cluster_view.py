@@ -8,10 +8,9 @@ from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.cluster import OFFSETS_TOPIC, ClusterState, NodeInfo, Topic
+from penstock.cluster import OFFSETS_TOPIC, ClusterState, NodeInfo, Topic, offsets_partition
 from penstock.config import DEFAULT_LISTENER, Address
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups import offsets_partition
 from penstock.node.replication.leaders import NO_LEADER, LeaderTable
 from penstock.types import GroupId, NodeId
 

@@ -11,6 +11,6 @@ each queue. `manager` finds the drivers of this node; `overview` and `router` as
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.sessions import ShareSession
 from penstock.node.queues.values import Consumer, NotLeased
-from penstock.queue import Acknowledgement
+from penstock.queue.values import Acknowledgement
 
 __all__ = ["Acknowledgement", "Consumer", "NotLeased", "QueueDriver", "ShareSession"]

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from penstock.node.calls.messages.queues import QueueConsumer
-from penstock.queue import AckKind, Acknowledgement
+from penstock.queue.values import AckKind, Acknowledgement
 
 RECENT_MS = 60_000
 """A caller that polls waits up to 30 s in one request, and does its work between two of them."""

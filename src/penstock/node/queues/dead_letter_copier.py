@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.errors import PenstockError
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.stats import QueueStats
-from penstock.queue import DeadLetter, QueuePartition
+from penstock.queue.partition import QueuePartition
+from penstock.queue.values import DeadLetter
 from penstock.types import TopicPartition
 
 Write = Callable[[DeadLetter], Awaitable[None]]

@@ -36,7 +36,7 @@ from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.queues.delivery_headers import most_unpacked
 from penstock.node.queues.driver import QueueDriver
-from penstock.queue import DeadLetter, DeadLetterReason
+from penstock.queue.values import DeadLetter, DeadLetterReason
 from penstock.types import NO_EVENTS, EventSink, Offset
 
 log = logging.getLogger("penstock.queues")

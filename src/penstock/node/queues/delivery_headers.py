@@ -17,7 +17,7 @@ from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan
 from penstock.errors import BatchError
 from penstock.log.aborted import NOTHING_ABORTED, AbortedRanges
 from penstock.node.queues.record_marks import RecordMarks
-from penstock.queue import ScanResult
+from penstock.queue.values import ScanResult
 
 PREFIX = b"penstock-"
 DELIVER_AT = "penstock-deliver-at"

@@ -47,15 +47,10 @@ from penstock.node.queues.values import (
 from penstock.node.queues.waiting_consumers import CommitListener, WaitingConsumers
 from penstock.node.queues.waking import Waking
 from penstock.node.replication.partition import Partition
-from penstock.queue import (
-    HEAD_SUFFIX,
-    AckKind,
-    Acknowledgement,
-    Backlog,
-    DeadLetter,
-    QueueKey,
-    QueuePartition,
-)
+from penstock.queue import Backlog, QueueKey
+from penstock.queue.partition import QueuePartition
+from penstock.queue.state_records import HEAD_SUFFIX
+from penstock.queue.values import AckKind, Acknowledgement, DeadLetter
 from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")

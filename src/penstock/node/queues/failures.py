@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.queue import AckKind, Acknowledgement
+from penstock.queue.values import AckKind, Acknowledgement
 
 MAX_FAILURES = 5_000
 """For each queue and partition."""

@@ -11,7 +11,7 @@ from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.lane_reader import LaneReader
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.waking import LaneWaking
-from penstock.queue import LaneTable
+from penstock.queue.lanes import LaneTable
 
 Range = tuple[int, int]
 """First and last offset."""

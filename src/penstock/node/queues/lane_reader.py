@@ -10,7 +10,7 @@ from penstock.batch import iter_headers
 from penstock.errors import PenstockError
 from penstock.node.queues.log_reader import EXTENDS_PER_TURN, HOLES_PER_TURN, Batches, LogReader
 from penstock.node.queues.values import NOTHING, Delivery
-from penstock.queue import AckKind, Acquired
+from penstock.queue.values import AckKind, Acquired
 
 _GAP = bytes([AckKind.GAP])
 

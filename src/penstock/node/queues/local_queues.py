@@ -25,7 +25,7 @@ from penstock.node.queues.local_receiver import LocalReceiver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.values import NotLeased
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.queue import Acknowledgement
+from penstock.queue.values import Acknowledgement
 from penstock.types import Caller, GroupId, Offset
 
 PEEK_BYTES = 1024 * 1024

@@ -8,7 +8,8 @@ from penstock.node.queues.record_marks import marks_for
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.values import NOTHING, Delivery
 from penstock.node.replication.partition import Partition
-from penstock.queue import AckKind, Acquired, QueuePartition, ScanResult
+from penstock.queue.partition import QueuePartition
+from penstock.queue.values import AckKind, Acquired, ScanResult
 from penstock.types import Isolation, Offset
 
 READ_AHEAD_BYTES = 1024 * 1024

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from xxhash import xxh3_64_intdigest
 
 from penstock.batch import Columns, Record
-from penstock.queue import QueueSettings
+from penstock.queue.settings import QueueSettings
 from penstock.ring import SLOTS, slot_of
 
 _NULL_KEY = 1

@@ -6,7 +6,8 @@ import logging
 
 from penstock.node.queues.stats import QueueStats
 from penstock.node.replication.partition import Partition
-from penstock.queue import QueueKey, ScanResult
+from penstock.queue import QueueKey
+from penstock.queue.values import ScanResult
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")

@@ -6,7 +6,10 @@ from penstock.config import ShareGroupConfig
 from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.replication.partition import Partition
-from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoffSettings, decode_head, state_end
+from penstock.queue import QueueKey
+from penstock.queue.settings import QueueSettings, RetryBackoffSettings
+from penstock.queue.state_records import HEAD_SUFFIX, decode_head
+from penstock.queue.stored_parts import state_end
 from penstock.ring import SLOTS
 from penstock.types import Term
 

@@ -16,20 +16,13 @@ from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
-from penstock.queue import (
-    HEAD_SUFFIX,
-    Claimed,
-    Fence,
-    Heads,
-    Outcomes,
-    QueueKey,
-    QueueSettings,
-    QueueStateStore,
-    StatePart,
-    StoredBacklog,
-    decode_settlement,
-    sort_parts,
-)
+from penstock.queue import Claimed, Fence, Outcomes, QueueKey, StatePart
+from penstock.queue.settings import QueueSettings
+from penstock.queue.settlements import decode_settlement
+from penstock.queue.state_records import HEAD_SUFFIX
+from penstock.queue.state_store import Heads, QueueStateStore
+from penstock.queue.stored_backlog import StoredBacklog
+from penstock.queue.stored_parts import sort_parts
 from penstock.types import NO_TERM, Producer
 
 CHUNKS_PER_TURN = 16

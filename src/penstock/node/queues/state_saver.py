@@ -7,15 +7,9 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls.messages.queue_state import ClaimedState, StoreSettlement, WatchSettlements
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.values import ProducerTransaction
-from penstock.queue import (
-    NO_FENCE,
-    Outcomes,
-    QueueKey,
-    Settlement,
-    StatePart,
-    encode_settlement,
-    settlement_suffix,
-)
+from penstock.queue import NO_FENCE, Outcomes, QueueKey, StatePart
+from penstock.queue.settlements import Settlement, encode_settlement
+from penstock.queue.state_records import settlement_suffix
 
 
 class StateSaver:

@@ -18,7 +18,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
-from penstock.queue import AckKind, Acknowledgement, Acquired, Backlog, DeadLetter, Withdrawn
+from penstock.queue import Backlog
+from penstock.queue.values import AckKind, Acknowledgement, Acquired, DeadLetter, Withdrawn
 from penstock.types import Isolation, Offset, Term, TopicPartition
 
 MAX_TRACKED_QUEUES = 1_000

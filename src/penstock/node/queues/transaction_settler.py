@@ -20,7 +20,8 @@ from penstock.node.queues.failures import NO_FAILURES, Failures
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.values import NotLeased, ProducerTransaction, as_kafka_error, not_leased
-from penstock.queue import Acknowledgement, Settlement
+from penstock.queue.settlements import Settlement
+from penstock.queue.values import Acknowledgement
 
 if TYPE_CHECKING:
     from penstock.node.queues.driver import QueueDriver

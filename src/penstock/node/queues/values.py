@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.queue import Acknowledgement, Acquired
+from penstock.queue.values import Acknowledgement, Acquired
 
 FENCED = ErrorCode.FENCED_MEMBER_EPOCH
 """The consumer was a slot's owner, and is not any more."""

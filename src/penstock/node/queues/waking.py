@@ -6,7 +6,7 @@ from collections.abc import Callable
 from penstock.errors import PenstockError
 from penstock.node.queues.lane_reader import LaneReader
 from penstock.node.queues.waiting_consumers import WaitingConsumers
-from penstock.queue import QueuePartition
+from penstock.queue.partition import QueuePartition
 from penstock.types import Offset
 
 

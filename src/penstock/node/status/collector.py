@@ -241,8 +241,9 @@ class StatusCollector:
         return (await self._rows_here())[:MAX_ROWS]
 
     async def _rows_here(self) -> list[LedPartition]:
-        held = dict(self._node.undone_retention.held_back())
-        overdue = await self._node.transactions.overdue()
+        node = self._node
+        held = dict(node.undone_retention.held_back()) if node.is_made("undone_retention") else {}
+        overdue = await node.transactions.overdue() if node.is_made("transactions") else {}
         led = in_slices([*self._led(), *self._own_led()], PARTITIONS_PER_TURN)
         return [
             _row(partition, held.get(partition), overdue.get(partition.group, ())) async for partition in led

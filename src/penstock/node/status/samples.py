@@ -83,7 +83,8 @@ async def take_sample(node: "Node", time_ms: int) -> Sample:
         if partition.serves and not partition.name.topic.startswith("__"):
             messages += partition.high_watermark
     lags = await _lags(node, ends)
-    backlogs = [one.backlog for one in await node.queues.manager.figures() if one.backlog is not None]
+    queues = await node.queues.manager.figures() if node.is_made("queues") else []
+    backlogs = [one.backlog for one in queues if one.backlog is not None]
     metrics = node.metrics
     return Sample(
         time_ms=time_ms,
@@ -102,8 +103,10 @@ async def take_sample(node: "Node", time_ms: int) -> Sample:
 
 async def _lags(node: "Node", ends: dict[TopicPartition, tuple[int, int]]) -> dict[str, int]:
     """The lag of each group that this node coordinates, on partitions of which it has a replica."""
-    held = cast(Container[TopicPartition], ends)
     found: dict[str, int] = {}
+    if not node.is_made("groups"):
+        return found
+    held = cast(Container[TopicPartition], ends)
     async for group in in_slices(node.groups.summaries(held), ROWS_PER_TURN):
         if group.offsets:
             found[group.group_id] = sum(

@@ -5,7 +5,7 @@ together know all subscriptions; each is asked page by page, so that no response
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
@@ -44,19 +44,28 @@ class SubscriptionRouter:
         node_id: NodeId,
         state: ClusterState,
         store: SubscriptionStore,
+        open_live: Callable[[], Subscriptions | None],
         events: EventSink,
         calls: Calls,
     ) -> None:
+        """`open_live` makes what holds the attached subscribers, as soon as the node has ports."""
         self._node_id = node_id
         self._state = state
         self._store = store
         self._events = events
         self._calls = calls
-        self.live: Subscriptions | None = None
-        """The attached subscribers of this node. None while the node has no ports, and so no subscribers."""
+        self._open_live = open_live
+        self._live: Subscriptions | None = None
         calls.serve(methods.LIST_SUBSCRIPTIONS, self._list)
         calls.serve(methods.DESCRIBE_SUBSCRIPTION, self._describe)
         calls.serve(methods.DELETE_SUBSCRIPTION, self._delete)
+
+    @property
+    def live(self) -> Subscriptions | None:
+        """The attached subscribers of this node. None while the node has no ports, and so no subscribers."""
+        if self._live is None:
+            self._live = self._open_live()
+        return self._live
 
     # --- asking
 

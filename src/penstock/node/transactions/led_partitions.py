@@ -30,8 +30,7 @@ from penstock.node.calls.messages.transactions import JoinTransaction, Marker, W
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.transactions import Producer
-from penstock.types import Caller, GroupId, Term, TopicPartition
+from penstock.types import Caller, GroupId, Producer, Term, TopicPartition
 
 COMMIT_WAIT_SECONDS = 2.0
 """How long markers of one call are waited for: those of a partition without a majority must not hold up the others. The

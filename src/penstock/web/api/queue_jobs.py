@@ -26,7 +26,7 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
 )
 from penstock.node.queues.failures import MAX_TEXT, MAX_TYPE
-from penstock.queue import AckKind
+from penstock.queue.values import AckKind
 from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
 from penstock.web.api.dead_letters import QueueParams

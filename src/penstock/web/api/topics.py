@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from penstock.cluster import Topic
 from penstock.config import TOPIC_CONFIGS
-from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, find_offsets
@@ -49,6 +48,7 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from penstock.nearest import nearest
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED

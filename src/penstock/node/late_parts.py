@@ -1,0 +1,245 @@
+"""The parts of a node that only some clients need: each is made, and its modules are loaded, when it is first needed.
+
+Groups, transactions, queues, cliques and subscriptions are a third of a node's modules, which a broker in a test should
+not wait for if the test does not use them. One of them is needed
+
+ - when code asks the node for it (`node.queues`);
+ - when the node begins to lead a partition of the internal topic with its state (`LatePart`), as after a restart;
+ - when another node sends a request that no part serves yet (`make_all`).
+
+So a part that is not made has no state: it leads nothing, and nobody has asked it for anything.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
+from penstock.config import NodeConfig
+from penstock.late_loading import late
+from penstock.node.calls import Calls
+from penstock.node.clock import Clock
+from penstock.node.coordination.record_forwarder import RecordForwarder
+from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.metadata.controller import Controller
+from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.parts import Part, TopicChanges
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.replication.storage import Storage
+from penstock.node.resources import Resources
+from penstock.node.transactions.led_partitions import LedPartitions
+from penstock.types import EventSink, NodeId
+
+if TYPE_CHECKING:
+    from penstock.node.cliques.cliques import Cliques
+    from penstock.node.coordination.acked_cleanup import AckedCleanup
+    from penstock.node.coordination.consumer_progress import ConsumerProgress
+    from penstock.node.coordination.group_manager import GroupManager
+    from penstock.node.coordination.undone_retention import UndoneRetention
+    from penstock.node.queues.queues import Queues
+    from penstock.node.subscriptions import Subscriptions
+    from penstock.node.subscriptions.router import SubscriptionRouter
+    from penstock.node.transactions.attempts import AttemptRouter
+    from penstock.node.transactions.manager import TransactionManager
+
+
+class LateParts:
+    """The base of `Node` with these parts."""
+
+    # What they are made of: the rest of the node.
+    node_id: NodeId
+    config: NodeConfig
+    clock: Clock
+    events: EventSink
+    storage: Storage
+    partitions: PartitionTable
+    metadata: MetadataLog
+    view: ClusterView
+    controller: Controller
+    resources: Resources
+    calls: Calls
+    record_forwarder: RecordForwarder
+    led_transactions: LedPartitions
+
+    open_subscribers: "Callable[[], Subscriptions] | None" = None
+    """Makes what holds the attached subscribers. None while the node has no ports, and so no subscribers."""
+
+    def is_made(self, name: str) -> bool:
+        return name in vars(self)
+
+    def make_all(self) -> None:
+        for kind in type(self).__mro__:
+            for name, value in vars(kind).items():
+                if isinstance(value, late):
+                    getattr(self, name)
+
+    @late
+    def groups(self) -> "GroupManager":
+        from penstock.node.coordination.group_manager import GroupManager
+
+        return GroupManager(
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            clock=self.clock,
+            settings=self.config.groups,
+            limits=self.config.limits,
+            visible=self.resources.visible,
+            events=self.events,
+        )
+
+    @late
+    def transactions(self) -> "TransactionManager":
+        from penstock.node.transactions.manager import TransactionManager
+
+        return TransactionManager(
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            clock=self.clock,
+            settings=self.config.transactions,
+            limits=self.config.limits,
+            calls=self.calls,
+        )
+
+    @late
+    def attempts(self) -> "AttemptRouter":
+        from penstock.node.transactions.attempts import AttemptRouter
+
+        return AttemptRouter(self.transactions, self.calls)
+
+    @late
+    def queues(self) -> "Queues":
+        from penstock.node.queues.queues import Queues
+
+        return Queues(
+            self.config,
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            partitions=self.partitions,
+            groups=self.groups,
+            transactions=self.led_transactions,
+            forwarder=self.record_forwarder,
+            calls=self.calls,
+            clock=self.clock,
+            events=self.events,
+        )
+
+    @late
+    def cliques(self) -> "Cliques":
+        from penstock.node.cliques.cliques import Cliques
+
+        return Cliques(
+            self.config,
+            metadata=self.metadata,
+            controller=self.controller,
+            view=self.view,
+            queues=self.queues.manager,
+            calls=self.calls,
+            clock=self.clock,
+            events=self.events,
+        )
+
+    @late
+    def subscriptions(self) -> "SubscriptionRouter":
+        from penstock.node.subscriptions.router import SubscriptionRouter
+        from penstock.node.subscriptions.store import SubscriptionStore
+
+        return SubscriptionRouter(
+            node_id=self.node_id,
+            state=self.metadata.state,
+            store=SubscriptionStore(self.groups, self.clock, self.config.limits),
+            open_live=lambda: None if self.open_subscribers is None else self.open_subscribers(),
+            events=self.events,
+            calls=self.calls,
+        )
+
+    @late
+    def progress(self) -> "ConsumerProgress":
+        from penstock.node.coordination.consumer_progress import ConsumerProgress
+
+        return ConsumerProgress(
+            node_id=self.node_id,
+            state=self.metadata.state,
+            view=self.view,
+            groups=self.groups,
+            queues=self.queues.manager,
+            store=self.queues.state,
+            calls=self.calls,
+        )
+
+    @late
+    def acked(self) -> "AckedCleanup":
+        from penstock.node.coordination.acked_cleanup import AckedCleanup
+
+        return AckedCleanup(
+            partitions=self.partitions,
+            progress=self.progress,
+            clock=self.clock,
+            workers=self.storage.workers,
+        )
+
+    @late
+    def undone_retention(self) -> "UndoneRetention":
+        from penstock.node.coordination.undone_retention import UndoneRetention
+
+        return UndoneRetention(
+            progress=self.progress, store=self.queues.state, clock=self.clock, events=self.events
+        )
+
+    # --- what the rest of the node asks of them
+
+    async def tidy_queues(self) -> None:
+        if self.is_made("queues"):
+            await self.queues.tidy()
+
+    async def clean_acked(self) -> None:
+        if any(topic.config.cleanup_acked for topic in self.metadata.state.topics.values()):
+            await self.acked.clean()
+
+    async def retain_undone(self, partitions: Sequence[Partition]) -> list[Partition]:
+        if partitions or self.is_made("undone_retention"):
+            return await self.undone_retention.retain(partitions)
+        return []
+
+    def log_shortened(self, partitions: Sequence[Partition]) -> None:
+        """Queues whose state other nodes have may be here as well."""
+        if STATE_TOPIC in self.metadata.state.topics:
+            self.queues.log_shortened(partitions)
+
+    def write_markers_through_cores(self) -> None:
+        self.led_transactions.write_through(
+            OFFSETS_TOPIC, lambda *which: self.groups.cores.write_marker(*which)
+        )
+        self.led_transactions.write_through(
+            STATE_TOPIC, lambda *which: self.queues.state.cores.write_marker(*which)
+        )
+
+
+class LatePart(Part):
+    """In the list of parts: passes events to the part once it is made, and makes it with the first leader here."""
+
+    def __init__(self, parts: LateParts, name: str, topic: str) -> None:
+        """`name`: of the attribute. `topic`: the internal topic with the part's state."""
+        self._parts = parts
+        self._name = name
+        self._topic = topic
+
+    @property
+    def _made(self) -> Any:
+        return vars(self._parts).get(self._name)
+
+    def role_changed(self, partition: Partition) -> None:
+        if partition.name.topic == self._topic and partition.serves:
+            getattr(self._parts, self._name).role_changed(partition)
+        elif (made := self._made) is not None:
+            made.role_changed(partition)
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        if (made := self._made) is not None:
+            made.metadata_changed(topics)
+
+    async def stop(self) -> None:
+        if (made := self._made) is not None:
+            await made.stop()
