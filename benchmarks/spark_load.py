@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.batch import EncodedRows, Record
+from penstock.batch import Record
 from penstock.batch._rows import encode_rows
+from penstock.batch.producing import EncodedRows
 from penstock.client.wire import ClientSettings, Cluster
 from penstock.client.wire.producer import BatchProducer
 from penstock.types import TopicPartition

@@ -11,19 +11,16 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from penstock import Broker
-from penstock.batch import (
+from penstock.batch import Record, check_produced, read_records
+from penstock.batch.outgoing import pack_batch, renumber
+from penstock.batch.producing import (
     Column,
     HeaderColumn,
-    Record,
     RowColumns,
-    check_produced,
     encode_columns,
     group_rows,
     murmur2,
-    pack_batch,
     partition_of_keys,
-    read_records,
-    renumber,
 )
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

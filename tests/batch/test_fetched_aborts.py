@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.batch import AbortedBatches, EndMarker, Record, build_batch, build_marker, read_header, stamp
+from penstock.batch import EndMarker, Record, build_batch, build_marker, read_header, stamp
+from penstock.batch.fetched_aborts import AbortedBatches
 
 Header = tuple[int, bool, int]
 """A producer id, whether the batch is a marker, and its offset."""

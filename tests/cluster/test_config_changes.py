@@ -6,9 +6,7 @@ import pytest
 
 from penstock.cluster import (
     OFFSETS_TOPIC,
-    AlterOperation,
     ClusterState,
-    ConfigChange,
     MetadataRecord,
     NewTopic,
     PlacementRules,
@@ -16,6 +14,8 @@ from penstock.cluster import (
     decisions,
 )
 from penstock.cluster.alterations import (
+    AlterOperation,
+    ConfigChange,
     alter_node_configs,
     alter_topic_configs,
     replace_node_configs,

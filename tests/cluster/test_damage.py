@@ -11,13 +11,13 @@ from penstock.cluster import (
     decode_record,
     encode_record,
     next_moves,
-    reassign,
     report_damaged,
     report_moved,
     start_moves,
     why_not_rebuilt,
 )
 from penstock.cluster.leaders import elect_preferred, plan_leaders
+from penstock.cluster.reassignment import reassign
 from penstock.errors import ErrorCode
 from penstock.types import Replica
 from tests.cluster.clusters import (

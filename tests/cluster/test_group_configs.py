@@ -4,15 +4,18 @@ import pytest
 
 from penstock.cluster import (
     INTERNAL_TOPICS,
-    AlterOperation,
     ClusterState,
-    ConfigChange,
     GroupConfigsChanged,
     Snapshot,
     decode_record,
     encode_record,
 )
-from penstock.cluster.alterations import alter_group_configs, replace_group_configs
+from penstock.cluster.alterations import (
+    AlterOperation,
+    ConfigChange,
+    alter_group_configs,
+    replace_group_configs,
+)
 from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode
 from tests.cluster.clusters import apply, refused

@@ -13,11 +13,11 @@ from penstock.cluster import (
     NodeRemoved,
     decommission_node,
     machine_count,
-    metadata_voters,
     next_moves,
-    reassign,
 )
 from penstock.cluster.nodes import machine_of
+from penstock.cluster.quorum import metadata_voters
+from penstock.cluster.reassignment import reassign
 from penstock.errors import ErrorCode
 from penstock.types import Replica
 from tests.cluster.clusters import (

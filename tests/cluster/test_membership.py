@@ -17,12 +17,12 @@ from penstock.cluster import (
     gone_nodes,
     next_moves,
     plan_rebalance,
-    reassign,
     register_node,
     remove_empty_nodes,
     start_moves,
     watch_nodes,
 )
+from penstock.cluster.reassignment import reassign
 from penstock.errors import ErrorCode
 from tests.cluster.clusters import (
     apply,

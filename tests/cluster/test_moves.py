@@ -11,10 +11,10 @@ from penstock.cluster import (
     PartitionMoveStarted,
     TopicDeleted,
     next_moves,
-    reassign,
     report_moved,
     still_possible,
 )
+from penstock.cluster.reassignment import reassign
 from tests.cluster.clusters import (
     apply,
     assign,

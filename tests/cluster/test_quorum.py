@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved, metadata_voters
+from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved
+from penstock.cluster.quorum import metadata_voters
 from penstock.types import Replica
 from tests.cluster.clusters import apply, cluster_of, registration, replica
 

@@ -21,16 +21,16 @@ from penstock.cluster import (
     decode_record,
     decommission_node,
     encode_record,
-    metadata_voters,
     next_moves,
     plan_leaders,
     plan_rebalance,
-    reassign,
     register_node,
     remove_empty_nodes,
     start_moves,
 )
 from penstock.cluster.levelling import bounds
+from penstock.cluster.quorum import metadata_voters
+from penstock.cluster.reassignment import reassign
 from penstock.errors import KafkaError
 from tests.cluster.clusters import (
     RULES,

@@ -7,14 +7,12 @@ from penstock.cluster import (
     NewTopic,
     NodeDecommissioning,
     NodeFenced,
-    Reassignment,
     decisions,
-    list_reassignments,
     next_moves,
-    reassign,
     start_moves,
 )
 from penstock.cluster.placement import PlacementRules
+from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
 from penstock.errors import ErrorCode
 from tests.cluster.clusters import (
     apply,

@@ -1,15 +1,8 @@
 """Nodes that join get their share with the fewest moves; racks, limits and preferred leaders are kept."""
 
-from penstock.cluster import (
-    MoveLimits,
-    MoveReason,
-    NodeFenced,
-    next_moves,
-    plan_rebalance,
-    reassign,
-    start_moves,
-)
+from penstock.cluster import MoveLimits, MoveReason, NodeFenced, next_moves, plan_rebalance, start_moves
 from penstock.cluster.levelling import bounds
+from penstock.cluster.reassignment import reassign
 from tests.cluster.clusters import (
     apply,
     assign,

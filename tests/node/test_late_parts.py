@@ -16,7 +16,7 @@ from penstock.types import TopicPartition
 
 LATE = {
     *("groups", "transactions", "attempts", "queues", "cliques", "subscriptions"),
-    *("progress", "acked", "undone_retention", "status"),
+    *("logins", "access_admin", "progress", "acked", "undone_retention", "status"),
 }
 PATIENCE_SECONDS = 20.0
 PARTITION = TopicPartition("t", 0)

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.batch import Column, Record, RowColumns, encode_columns, pack_batch, read_records
+from penstock.batch import Record, read_records
+from penstock.batch.outgoing import pack_batch
+from penstock.batch.producing import Column, RowColumns, encode_columns
 from penstock.spark.sink_rows import BadRow, column_of, header_column_of, partitions_of, times_of, topics_of
 from penstock.spark.sink_sender import GATHERED_BYTES, gathered
 

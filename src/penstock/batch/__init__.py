@@ -2,11 +2,8 @@
 
 from penstock.batch import _scan
 from penstock.batch._count import check_count
-from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
-from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
 from penstock.batch.compression import compress, decompress
-from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.batch.header import (
     HEADER_SIZE,
     BatchHeader,
@@ -27,7 +24,6 @@ from penstock.batch.markers import (
     read_marker,
     with_delete_horizon,
 )
-from penstock.batch.outgoing import pack_batch, renumber
 from penstock.batch.records import (
     Record,
     build_batch,
@@ -46,16 +42,11 @@ IS_COMPILED = not str(_scan.__file__).endswith(".py")
 __all__ = [
     "HEADER_SIZE",
     "IS_COMPILED",
-    "AbortedBatches",
     "BatchHeader",
     "Buffer",
-    "Column",
     "Columns",
-    "EncodedRows",
     "EndMarker",
-    "HeaderColumn",
     "Record",
-    "RowColumns",
     "build_batch",
     "build_marker",
     "check_batch",
@@ -65,18 +56,12 @@ __all__ = [
     "compress",
     "decompress",
     "delete_horizon_ms",
-    "encode_columns",
     "first_batches",
-    "group_rows",
     "iter_headers",
-    "murmur2",
-    "pack_batch",
-    "partition_of_keys",
     "read_header",
     "read_marker",
     "read_records",
     "recompress",
-    "renumber",
     "scan_batch",
     "set_log_append_time",
     "stamp",

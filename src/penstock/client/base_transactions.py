@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from penstock.batch import Record, murmur2
+from penstock.batch import Record
+from penstock.batch.producing import murmur2
 from penstock.client.arguments import (
     UNSET,
     Headers,

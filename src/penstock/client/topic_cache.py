@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock.batch import murmur2
+from penstock.batch.producing import murmur2
 from penstock.client.errors import ClientError, LoginFailed, PublishFailed, TlsFailed, Unreachable
 from penstock.client.kafka_errors import UNKNOWN_TOPIC_CODES, client_error, no_broker_answers
 

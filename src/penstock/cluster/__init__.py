@@ -1,8 +1,6 @@
 """Cluster metadata, sans-I/O: records of topics, nodes, placement and configs, the state that results from them, and
 the controller's decisions."""
 
-from penstock.cluster import access_decisions, alterations, decisions, quota_decisions, role_decisions
-from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.cluster.assignments import Assignment
 from penstock.cluster.damage import report_damaged, why_not_rebuilt
 from penstock.cluster.decisions import NewTopic
@@ -20,8 +18,6 @@ from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, s
 from penstock.cluster.nodes import NodeInfo
 from penstock.cluster.placement import PlacementRules, machine_count
 from penstock.cluster.planning import next_moves, plan_rebalance
-from penstock.cluster.quorum import metadata_voters
-from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
 from penstock.cluster.records import (
     AclsChanged,
     Endpoint,
@@ -68,10 +64,8 @@ __all__ = [
     "STATE_TOPIC",
     "TRANSACTIONS_TOPIC",
     "AclsChanged",
-    "AlterOperation",
     "Assignment",
     "ClusterState",
-    "ConfigChange",
     "Endpoint",
     "GroupConfigsChanged",
     "MetadataRecord",
@@ -94,7 +88,6 @@ __all__ = [
     "PartitionsAdded",
     "PlacementRules",
     "ProducerIdsReserved",
-    "Reassignment",
     "ReplicaDamaged",
     "Sightings",
     "Snapshot",
@@ -103,29 +96,21 @@ __all__ = [
     "TopicCreated",
     "TopicDeleted",
     "UserChanged",
-    "access_decisions",
-    "alterations",
     "check_unclean",
-    "decisions",
     "decode_record",
     "decommission_node",
     "elect_preferred",
     "encode_record",
     "gone_nodes",
-    "list_reassignments",
     "machine_count",
-    "metadata_voters",
     "next_moves",
     "offsets_partition",
     "plan_leaders",
     "plan_rebalance",
-    "quota_decisions",
-    "reassign",
     "register_node",
     "remove_empty_nodes",
     "report_damaged",
     "report_moved",
-    "role_decisions",
     "start_moves",
     "still_possible",
     "watch_nodes",

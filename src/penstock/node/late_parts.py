@@ -1,7 +1,7 @@
 """The parts of a node that only some clients need: each is made, and its modules are loaded, when it is first needed.
 
-Groups, transactions, queues, cliques and subscriptions are a third of a node's modules, which a broker in a test should
-not wait for if the test does not use them. One of them is needed
+Groups, transactions, queues, cliques, subscriptions and logins are a third of a node's modules: a broker in a test
+should not wait for those that the test does not use. One of them is needed
 
  - when code asks the node for it (`node.queues`);
  - when the node begins to lead a partition of the internal topic with its state (`LatePart`), as after a restart;
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
 from penstock.config import NodeConfig
 from penstock.late_loading import late
+from penstock.node.access import Access
 from penstock.node.calls import Calls
 from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
@@ -31,6 +32,8 @@ from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.types import EventSink, NodeId
 
 if TYPE_CHECKING:
+    from penstock.node.access.administration import AccessAdmin
+    from penstock.node.access.logins import Logins
     from penstock.node.cliques.cliques import Cliques
     from penstock.node.coordination.acked_cleanup import AckedCleanup
     from penstock.node.coordination.consumer_progress import ConsumerProgress
@@ -56,6 +59,7 @@ class LateParts:
     metadata: MetadataLog
     view: ClusterView
     controller: Controller
+    access: Access
     resources: Resources
     calls: Calls
     record_forwarder: RecordForwarder
@@ -67,11 +71,33 @@ class LateParts:
     def is_made(self, name: str) -> bool:
         return name in vars(self)
 
+    def make(self, name: str) -> None:
+        getattr(self, name)
+
     def make_all(self) -> None:
         for kind in type(self).__mro__:
             for name, value in vars(kind).items():
                 if isinstance(value, late):
-                    getattr(self, name)
+                    self.make(name)
+
+    @late
+    def logins(self) -> "Logins":
+        from penstock.node.access.logins import Logins
+
+        return Logins(self.metadata.state, oidc=self.config.oidc, max_session_ms=self.config.max_session_ms)
+
+    @late
+    def access_admin(self) -> "AccessAdmin":
+        from penstock.node.access.administration import AccessAdmin
+
+        return AccessAdmin(
+            metadata=self.metadata,
+            calls=self.calls,
+            resources=self.resources,
+            access=self.access,
+            logins=self.logins,
+            limits=self.config.limits,
+        )
 
     @late
     def groups(self) -> "GroupManager":
@@ -220,8 +246,8 @@ class LateParts:
 class LatePart(Part):
     """In the list of parts: passes events to the part once it is made, and makes it with the first leader here."""
 
-    def __init__(self, parts: LateParts, name: str, topic: str) -> None:
-        """`name`: of the attribute. `topic`: the internal topic with the part's state."""
+    def __init__(self, parts: LateParts, name: str, topic: str | None = None) -> None:
+        """`name`: of the attribute. `topic`: the internal topic with the part's state, if it has any."""
         self._parts = parts
         self._name = name
         self._topic = topic

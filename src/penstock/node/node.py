@@ -25,8 +25,7 @@ from penstock.late_loading import late
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import descriptors, frame_kinds
-from penstock.node.access import Access, FirstUser, Logins, Quotas
-from penstock.node.access.administration import AccessAdmin
+from penstock.node.access import Access, Quotas
 from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.coordination.record_forwarder import RecordForwarder
@@ -58,6 +57,7 @@ from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:  # a node without a cluster should not wait for imports that it does not use
+    from penstock.node.access.first_user import FirstUser
     from penstock.node.membership.links import Links, MakeLinks
     from penstock.node.status.collector import StatusCollector
 
@@ -124,7 +124,6 @@ class Node(LateParts):
             on_growth=on_growth,
         )
         self.access = Access(state, is_required=config.require_login, super_users=config.super_users)
-        self.logins = Logins(state, oidc=config.oidc, max_session_ms=config.max_session_ms)
         self.quotas = Quotas(state, self.metrics)
         self.audit = Audit(events, asyncio.get_running_loop().time, config.audit_data_sample_ms)
         own_logs = {name for name in (config.status_topic, config.audit_topic) if name}
@@ -132,7 +131,6 @@ class Node(LateParts):
         self.view = self._make_view()
         self.calls = self._make_calls(changes)
         self.controller = self._make_controller()
-        self.access_admin = self._make_access_admin()
         self.new_partitions = NewPartitionWaits(
             state=state, view=self.view, calls=self.calls, is_alone=self.is_alone
         )
@@ -152,6 +150,8 @@ class Node(LateParts):
         self.samples = Samples(self)
         self.housekeeping = self._make_housekeeping()
         self._first_user = self._make_first_user(users or {}, on_first_user)
+        if config.require_login or config.oidc.is_set:
+            self.make("logins")  # it refuses settings that it cannot use
         self.parts.set(self._list_parts())
 
     def _list_parts(self) -> Iterator[Part]:
@@ -166,7 +166,7 @@ class Node(LateParts):
         yield self.storage
         yield self.metadata
         yield self.access
-        yield self.logins
+        yield LatePart(self, "logins")
         yield self.quotas
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
@@ -212,20 +212,12 @@ class Node(LateParts):
 
     def _make_first_user(
         self, users: Mapping[str, str], show: Callable[[str, str], None] | None
-    ) -> FirstUser | None:
+    ) -> "FirstUser | None":
         if not self.config.require_login:
             return None
-        return FirstUser(self.metadata, users, show or (lambda user, password: None))
+        from penstock.node.access.first_user import FirstUser
 
-    def _make_access_admin(self) -> AccessAdmin:
-        return AccessAdmin(
-            metadata=self.metadata,
-            calls=self.calls,
-            resources=self.resources,
-            access=self.access,
-            logins=self.logins,
-            limits=self.config.limits,
-        )
+        return FirstUser(self.metadata, users, show or (lambda user, password: None))
 
     def _make_view(self) -> ClusterView:
         return ClusterView(

@@ -17,12 +17,10 @@ from penstock.security.bearer_tokens import VerifiedToken
 from penstock.security.credentials import SCRAM_MECHANISMS, Credentials, Decoys, ScramMechanism
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Exchange
+from penstock.security.mechanisms import OAUTHBEARER, PLAIN
 from penstock.security.oauth import OAuthServer, TokenVerifier
 from penstock.security.plain import PlainServer
 from penstock.security.scram import ScramServer
-
-PLAIN = "PLAIN"
-OAUTHBEARER = "OAUTHBEARER"
 
 
 def _no_tokens(_token: str) -> VerifiedToken:

@@ -4,7 +4,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cluster import reassign
+from penstock.cluster.reassignment import reassign
 from penstock.node.calls import BROKER
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Raft, Role

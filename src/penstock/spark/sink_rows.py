@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.batch import Column, HeaderColumn
+from penstock.batch.producing import Column, HeaderColumn
 from penstock.errors import PenstockError
 
 INT32_BYTES: Final = 4

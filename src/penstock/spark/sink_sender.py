@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.batch import Column, RowColumns, encode_columns, group_rows, partition_of_keys
+from penstock.batch.producing import Column, RowColumns, encode_columns, group_rows, partition_of_keys
 from penstock.client.wire.producer import BatchProducer
 from penstock.spark.payloads import Encoder
 from penstock.spark.sink_rows import (

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock import Broker
-from penstock.batch import Column, Record, RowColumns, encode_columns
+from penstock.batch import Record
+from penstock.batch.producing import Column, RowColumns, encode_columns
 from penstock.client import Refused, Unreachable
 from penstock.client.wire import ClientSettings, Cluster
 from penstock.client.wire.producer import BatchProducer

@@ -64,7 +64,7 @@ def test_guesses_are_refused_and_others_are_served_meanwhile(broker: Broker, mec
 
 def test_ten_thousand_addresses_that_fail_are_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cluster import ClusterState
-    from penstock.node.access import Logins
+    from penstock.node.access.logins import Logins
 
     found = Logins(ClusterState(1))
     for number in range(logins.MAX_ADDRESSES + 5_000):

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.cluster import ClusterState, UserChanged
 from penstock.config.oidc import OidcSettings
-from penstock.node.access import Logins, check_queue, logins
+from penstock.node.access import check_queue, logins
+from penstock.node.access.logins import Logins
 from penstock.security import plain
 from penstock.security.bearer_tokens import VerifiedToken
 from penstock.security.credentials import ScramMechanism, make_credential

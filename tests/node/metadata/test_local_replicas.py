@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.cluster import MetadataRecord, NewTopic, decisions, reassign
+from penstock.cluster import MetadataRecord, NewTopic, decisions
+from penstock.cluster.reassignment import reassign
 from penstock.config import Address, NodeConfig, TopicConfig
 from penstock.node import Node
 from penstock.node.metadata.local_replicas import STEPS_PER_SLICE, LocalReplicas

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved, reassign
+from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved
+from penstock.cluster.reassignment import reassign
 from penstock.config import Address
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.replication.leaders import Leadership, LeaderTable

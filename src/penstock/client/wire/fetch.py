@@ -12,7 +12,8 @@ import logging
 from collections.abc import Generator
 from struct import Struct
 
-from penstock.batch import HEADER_SIZE, AbortedBatches, iter_headers
+from penstock.batch import HEADER_SIZE, iter_headers
+from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.client.errors import ClientError, Garbled, Refused, lacking
 from penstock.client.wire.cluster import Cluster
 from penstock.client.wire.connection import Connection

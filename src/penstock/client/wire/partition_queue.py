@@ -21,7 +21,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from penstock.batch import Record, build_batch, read_header, read_records, renumber
+from penstock.batch import Record, build_batch, read_header, read_records
+from penstock.batch.outgoing import renumber
 from penstock.client.wire.settings import MAX_IN_FLIGHT
 from penstock.types import TopicPartition
 

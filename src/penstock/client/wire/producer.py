@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
-from penstock.batch import HEADER_SIZE, EncodedRows, Record, pack_batch
+from penstock.batch import HEADER_SIZE, Record
+from penstock.batch.outgoing import pack_batch
+from penstock.batch.producing import EncodedRows
 from penstock.client.errors import ClientError, Refused
 from penstock.client.wire.cluster import Cluster
 from penstock.client.wire.partition_queue import Batch, Identity, PartitionQueue, batch_of

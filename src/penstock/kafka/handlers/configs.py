@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
+from penstock.cluster import ClusterState, MetadataRecord, alterations
+from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.config import GROUP_CONFIGS, ConfigEntry, describe_all_nodes, describe_broker
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS

@@ -24,8 +24,8 @@ from penstock.kafka.wire.messages.sasl_handshake import SaslHandshakeRequest, Sa
 from penstock.node import Node
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted, Exchange, Rejected, Step
+from penstock.security.mechanisms import OAUTHBEARER
 from penstock.security.principals import name_of
-from penstock.security.sasl import OAUTHBEARER
 
 _LENGTH = struct.Struct(">i")
 

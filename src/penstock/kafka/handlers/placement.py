@@ -6,15 +6,8 @@ get just that.
 
 import asyncio
 
-from penstock.cluster import (
-    METADATA_TOPIC,
-    ClusterState,
-    Topic,
-    check_unclean,
-    elect_preferred,
-    list_reassignments,
-    reassign,
-)
+from penstock.cluster import METADATA_TOPIC, ClusterState, Topic, check_unclean, elect_preferred
+from penstock.cluster.reassignment import list_reassignments, reassign
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.rows import ResponseRows

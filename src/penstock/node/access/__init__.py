@@ -5,7 +5,5 @@ Start reading at `access.py`."""
 
 from penstock.node.access.access import Access
 from penstock.node.access.client_quotas import Mutations, Quotas
-from penstock.node.access.first_user import FirstUser
-from penstock.node.access.logins import Logins
 
-__all__ = ["Access", "FirstUser", "Logins", "Mutations", "Quotas"]
+__all__ = ["Access", "Mutations", "Quotas"]

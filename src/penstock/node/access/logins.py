@@ -26,9 +26,10 @@ from penstock.security import principals
 from penstock.security.credentials import Decoys, ScramCredential
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted, Exchange, Step
+from penstock.security.mechanisms import OAUTHBEARER, PLAIN
 from penstock.security.oauth import TokenVerifier
 from penstock.security.plain import check_password
-from penstock.security.sasl import OAUTHBEARER, PLAIN, Verifiers, start_exchange
+from penstock.security.sasl import Verifiers, start_exchange
 from penstock.security.tokens import ApiToken, check_token, is_api_token, parse_token
 
 T = TypeVar("T")

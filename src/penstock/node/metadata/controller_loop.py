@@ -18,13 +18,13 @@ from penstock.cluster import (
     NodeTimeouts,
     Sightings,
     gone_nodes,
-    metadata_voters,
     next_moves,
     remove_empty_nodes,
     start_moves,
     still_possible,
     watch_nodes,
 )
+from penstock.cluster.quorum import metadata_voters
 from penstock.config import ClusterSettings
 from penstock.errors import PenstockError
 from penstock.node.metadata.metadata_log import MetadataLog

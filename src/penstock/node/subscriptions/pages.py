@@ -8,7 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from penstock.batch import AbortedBatches, Record, iter_headers, read_records
+from penstock.batch import Record, iter_headers, read_records
+from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.errors import BatchError
 from penstock.node.queues.delivery_headers import most_unpacked, times_of
 from penstock.node.subscriptions.values import BatchesRead, Encoder, ReadOutcome

@@ -30,7 +30,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.batch import Record, build_batch, murmur2
+from penstock.batch import Record, build_batch
+from penstock.batch.producing import murmur2
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey

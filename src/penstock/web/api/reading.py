@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 
-from penstock.batch import AbortedBatches, BatchHeader, Record, iter_headers, read_records
+from penstock.batch import BatchHeader, Record, iter_headers, read_records
+from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.errors import BatchError, ErrorCode
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
