@@ -33,6 +33,16 @@ def test_messages_without_a_consumer(http: httpx.Client, create: Create) -> None
     assert "3 messages are ready, and no consumer asks for them" in found["reasons"][0]
 
 
+def test_one_message_is_spoken_of_as_one(http: httpx.Client, create: Create) -> None:
+    queue = create()
+    publish(http, queue, 1)
+    [reason] = diagnosis(http, queue)["reasons"]
+    assert reason.startswith("1 message is ready, and no consumer asks for it")
+    http.post(f"/v1/queues/{queue}/receive", json={"max": 1}).raise_for_status()
+    [reason] = diagnosis(http, queue)["reasons"]
+    assert reason.startswith("1 message is leased")
+
+
 def test_messages_that_a_worker_holds(http: httpx.Client, create: Create) -> None:
     queue = create(lease_ms=30_000)
     publish(http, queue, 2)

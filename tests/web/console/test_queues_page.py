@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from playwright.sync_api import expect
 
 from penstock import Broker
@@ -81,7 +81,33 @@ def test_the_page_says_in_words_why_the_queue_does_not_move(
     take_picture(page, "queue")
     page.get_by_role("link", name="Messages").click()
     expect(page.get_by_role("row").filter(has_text="leased")).to_have_count(2)
+    expect(page.get_by_role("row").filter(has_text="ready")).to_have_count(3)
     take_picture(page, "queue-messages")
+
+
+def test_bytes_are_shown_as_bytes(
+    broker: Broker, unique: Unique, open_page: OpenPage, http: httpx.Client
+) -> None:
+    name = unique("binary")
+    http.post("/v1/queues", json={"queue": name}).raise_for_status()
+    producer = Producer(broker.client_settings())
+    producer.produce(name, b"\xff\xfe\x01", b"\xca\xfe", headers={"trace": b"\xbe\xef", "who": "a\u202eb"})
+    producer.flush()
+    page = open_page(f"queues/{name}?part=messages")
+    expect(page.get_by_role("cell", name="ca fe", exact=True)).to_be_visible()
+    expect(page.get_by_role("cell", name="ff fe 01", exact=True)).to_be_visible()
+    page.get_by_role("link", name="0", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("dd", has_text="ca fe")).to_be_visible()
+    expect(dialog.get_by_role("cell", name="be ef", exact=True)).to_be_visible()
+    expect(
+        dialog.get_by_role("cell", name="a⟨U+202E⟩b", exact=True)
+    ).to_be_visible()  # it would turn the text
+    rejected(http, name)
+    page.goto(f"{broker.console_url}queues/{name}?part=dead")
+    page.get_by_role("button", name="Look at").click()
+    expect(dialog.locator("dd", has_text="ca fe")).to_be_visible()
+    expect(dialog.get_by_label("Value")).to_contain_text("00000000  ff fe 01")
 
 
 def test_scheduled_messages_are_on_a_time_line(

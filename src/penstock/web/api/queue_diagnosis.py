@@ -62,12 +62,18 @@ def _reasons(facts: QueueFacts) -> Iterator[str]:
     available, leased = _sum(facts, "available"), _sum(facts, "leased")
     yield from _consumers(facts, available, leased)
     if deferred := _sum(facts, "deferred"):
-        yield f"{deferred:,} messages are delayed, by their sender or before another try: see the scheduled messages."
+        yield (
+            f"{_messages_are(deferred)} delayed, by the sender or before another try: see the "
+            "scheduled messages."
+        )
     if waiting := _sum(facts, "waiting"):
-        yield f"{waiting:,} messages wait for an earlier one of their key, because the queue keeps the order of keys."
+        yield (
+            f"{_plural(waiting, 'message waits', 'messages wait')} for an earlier one of the same key, because the "
+            "queue keeps the order of keys."
+        )
     if dying := _sum(facts, "dying"):
         yield (
-            f"{dying:,} messages are being copied to the dead letters. If that does not end, the dead-letter topic "
+            f"{_messages_are(dying)} being copied to the dead letters. If that does not end, the dead-letter topic "
             "cannot be written to."
         )
 
@@ -75,10 +81,10 @@ def _reasons(facts: QueueFacts) -> Iterator[str]:
 def _consumers(facts: QueueFacts, available: int, leased: int) -> Iterator[str]:
     consumers = len(facts.consumers)
     if available and not consumers:
-        yield f"{available:,} messages are ready, and no consumer asks for them: start a worker."
+        yield f"{_messages_are(available)} ready, and no consumer asks for {_them(available)}: start a worker."
     elif available and not leased:
         yield (
-            f"{available:,} messages are ready, and {_plural(consumers, 'consumer is', 'consumers are')} connected but "
+            f"{_messages_are(available)} ready, and {_plural(consumers, 'consumer is', 'consumers are')} connected but "
             "take none: look at the workers' own logs, and at their credit."
         )
     if facts.settings.exclusive and any(one.holder for one in facts.partitions):
@@ -90,9 +96,17 @@ def _consumers(facts: QueueFacts, available: int, leased: int) -> Iterator[str]:
             f"; {busiest.name or busiest.id} holds {busiest.leases:,} of them" if busiest is not None else ""
         )
         yield (
-            f"{leased:,} messages are leased{held}. If their workers hang, the leases end "
+            f"{_messages_are(leased)} leased{held}. If their workers hang, the leases end "
             f"{facts.settings.lease_ms / 1000:g} seconds after they were last renewed, and others get the messages."
         )
+
+
+def _messages_are(number: int) -> str:
+    return _plural(number, "message is", "messages are")
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
 
 
 def _plural(number: int, one: str, many: str) -> str:

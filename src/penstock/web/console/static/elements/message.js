@@ -3,7 +3,7 @@
 import { get, path } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, time } from "../lib/format.js";
-import { download, hexDump, indented, isPrintable, keyText, parsedJson, payloadBytes, valueText } from "../lib/payload.js";
+import { download, hexDump, indented, isPrintable, marked, parsedJson, payloadBytes, readable, valueText } from "../lib/payload.js";
 import { openDialog } from "./dialog.js";
 import { button, facts } from "./parts.js";
 import { toast, toastError } from "./toast.js";
@@ -11,6 +11,8 @@ import { toast, toastError } from "./toast.js";
 /** @typedef {import("../lib/browse.js").Message} Message */
 
 const FORMATS = ["JSON", "Text", "Hex"];
+/** Of a key or a header that is opened. */
+const WHOLE = { characters: 10_000, bytes: 1024 };
 
 /** The address of a message. @param {string} topic @param {{partition: number, offset: number}} message */
 export function messageLink(topic, { partition, offset }) {
@@ -31,7 +33,7 @@ function content(topic, message) {
   return [
     facts([
       ["Time", time(message.timestamp_ms)],
-      ["Key", message.key === null ? "none" : h("code", {}, keyText(message))],
+      ["Key", message.key === null ? "none" : h("code", {}, message.key_decoded?.json ? marked(message.key_decoded.json) : readable(message.key, message.key_encoding, WHOLE))],
       ["Size", message.value_bytes === null ? "no value" : bytes(message.value_bytes)],
       ...schemaFacts("Schema of the key", message.key_decoded),
       ...schemaFacts("Schema", message.value_decoded),
@@ -69,7 +71,7 @@ function schemaNotes(message) {
 /** @param {Message} message */
 function headersOf(message) {
   if (!message.headers.length) return h("p", { class: "note" }, "It has no headers.");
-  const rows = message.headers.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.name)), h("td", { class: "value" }, one.value === null ? h("i", {}, "no value") : h("code", {}, one.value))));
+  const rows = message.headers.map((one) => h("tr", {}, h("td", {}, h("code", {}, marked(one.name))), h("td", { class: "value" }, one.value === null ? h("i", {}, "no value") : h("code", {}, readable(one.value, one.encoding, WHOLE)))));
   return h("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Headers" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Header"), h("th", { scope: "col" }, "Value"))), h("tbody", {}, ...rows)));
 }
 
@@ -80,7 +82,7 @@ function valueOf(message) {
   const shown = h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" });
   const choices = h("div", { class: "choices", role: "group", "aria-label": "Format" });
   const choose = (/** @type {string} */ format) => {
-    shown.textContent = formatted(message, format);
+    shown.textContent = marked(formatted(message, format));
     fill(choices, ...FORMATS.map((one) => h("button", { type: "button", "aria-pressed": String(one === format), disabled: one === "JSON" && !isJson, onclick: () => choose(one) }, one)));
   };
   choose(isJson ? "JSON" : message.value_encoding === "text" && isPrintable(message.value ?? "") ? "Text" : "Hex");

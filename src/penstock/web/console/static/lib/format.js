@@ -75,9 +75,3 @@ export function timeOfDay(ms) {
 export function plural(number, word, many = `${word}s`) {
   return `${count(number)} ${number === 1 ? word : many}`;
 }
-
-/** The beginning of a value, for a row of a table. @param {string | null} text */
-export function shortened(text) {
-  if (text === null) return "no value";
-  return text.length > 200 ? `${text.slice(0, 200)}…` : text;
-}

@@ -66,6 +66,25 @@ export function indented(text) {
 /** Whether a text is for people: bytes may be UTF-8 by chance. @param {string} text */
 export const isPrintable = (text) => !/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/.test(text);
 
+/** Characters that cannot be seen, and may make a text look like another: control characters, directions, zero widths. */
+const INVISIBLE = /[\u0080-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** A text with marks in place of characters that cannot be seen. @param {string} text */
+export const marked = (text) => text.replace(INVISIBLE, (character) => `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+/**
+ * A key, a header or a value in one line: its text, or the first bytes of what is none as hexadecimal digits.
+ *
+ * @param {string | null} text
+ * @param {string} encoding
+ * @param {{characters?: number, bytes?: number}} [most]
+ */
+export function readable(text, encoding, { characters = 200, bytes = 32 } = {}) {
+  if (text === null) return "no value";
+  if (encoding !== "text" || !isPrintable(text)) return shortHex(payloadBytes(text, encoding), bytes);
+  return marked(text.length > characters ? `${text.slice(0, characters)}…` : text);
+}
+
 /** The first bytes as hexadecimal digits. @param {Uint8Array} data @param {number} most */
 export function shortHex(data, most) {
   const digits = [...data.subarray(0, most)].map((byte) => byte.toString(16).padStart(2, "0"));

@@ -7,8 +7,8 @@ import { publishDialog } from "../elements/publish.js";
 import { get, path } from "../lib/api.js";
 import { Scan } from "../lib/browse.js";
 import { h, show as fill, uniqueId } from "../lib/dom.js";
-import { count, plural, shortened, time } from "../lib/format.js";
-import { download, fieldOf, isPrintable, keyText, parsedJson, payloadBytes, shortHex, valueText } from "../lib/payload.js";
+import { count, plural, time } from "../lib/format.js";
+import { download, fieldOf, keyText, parsedJson, readable, valueText } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
 import { topicTabs } from "./topic.js";
@@ -18,7 +18,6 @@ import { topicTabs } from "./topic.js";
 /** @typedef {import("../main.js").View} View */
 
 const KEPT_MESSAGES = 1000;
-const SHOWN_BYTES = 32;
 /** More are asked for by their number. */
 const LISTED_PARTITIONS = 1000;
 
@@ -270,7 +269,7 @@ function columnsOf(topic, fields) {
 /** @param {Message} one */
 function keyCell(one) {
   if (one.key === null) return "–";
-  return one.key_decoded?.json ? shortened(one.key_decoded.json) : brief(one.key, one.key_encoding);
+  return one.key_decoded?.json ? readable(one.key_decoded.json, "text") : readable(one.key, one.key_encoding);
 }
 
 /** @param {Message} one */
@@ -278,12 +277,7 @@ function valueCell(one) {
   if (one.value === null) return h("i", {}, "no value");
   const decoded = one.value_decoded;
   if (decoded?.problem) return [h("i", {}, `not decoded: ${decoded.problem}`)];
-  return h("code", {}, decoded?.json ? shortened(decoded.json) : brief(one.value, one.value_encoding));
-}
-
-/** A text, or the first bytes of what is none. @param {string} text @param {string} encoding */
-function brief(text, encoding) {
-  return encoding === "text" && isPrintable(text) ? shortened(text) : shortHex(payloadBytes(text, encoding), SHOWN_BYTES);
+  return h("code", {}, decoded?.json ? readable(decoded.json, "text") : readable(one.value, one.value_encoding));
 }
 
 /**

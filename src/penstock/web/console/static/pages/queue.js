@@ -7,8 +7,9 @@ import { badge, button, emptyState, facts, pageHead, section, tabs, tile } from 
 import { toast } from "../elements/toast.js";
 import { get, path, post, remove } from "../lib/api.js";
 import { h, show as fill, svg } from "../lib/dom.js";
-import { ago, count, duration, plural, rate, shortened, time } from "../lib/format.js";
+import { ago, count, duration, plural, rate, time } from "../lib/format.js";
 import { live } from "../lib/live.js";
+import { readable } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
 import { showDeadLetters } from "./queue_dead_letters.js";
@@ -18,6 +19,9 @@ import { showDeadLetters } from "./queue_dead_letters.js";
 const REFRESH_MS = 3_000;
 const PEEKED = 100;
 const SCHEDULED = 200;
+
+/** The API's words that the page has others for. @type {Record<string, string>} */
+const STATES = { available: "ready", deferred: "delayed" };
 
 const PARTS = [
   ["state", "State"],
@@ -147,12 +151,12 @@ async function showMessages(view, name, body) {
       { title: "Topic", value: (one) => one.topic, class: "short" },
       { title: "Partition", value: (one) => one.partition, numeric: true },
       { title: "Offset", value: (one) => one.offset, cell: (one) => link(messageLink(one.topic, one), count(one.offset)), numeric: true },
-      { title: "State", value: (one) => one.state, cell: (one) => badge(one.state, one.state === "leased" ? "warn" : "plain") },
+      { title: "State", value: (one) => STATES[one.state] ?? one.state, cell: (one) => badge(STATES[one.state] ?? one.state, one.state === "leased" ? "warn" : "plain") },
       { title: "Held by", value: (one) => one.consumer && (names.get(one.consumer) ?? one.consumer), class: "short" },
       { title: "Lease ends", value: (one) => one.until_ms, cell: (one) => (one.until_ms === null ? "–" : `in ${duration(one.until_ms - Date.now())}`), class: "time" },
       { title: "Tries", value: (one) => one.deliveries, numeric: true },
-      { title: "Key", value: (one) => one.key, class: "short" },
-      { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, shortened(one.value)), class: "value" },
+      { title: "Key", value: (one) => (one.key === null ? null : readable(one.key, one.key_encoding)), class: "short" },
+      { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, readable(one.value, one.value_encoding)), class: "value" },
     ],
   });
   body.append(h("p", { class: "note" }, `The first ${PEEKED} messages that are not done. Looking at them does not receive them.`), table);

@@ -6,8 +6,9 @@ import { button, emptyState, facts } from "../elements/parts.js";
 import { toast, toastError } from "../elements/toast.js";
 import { ApiError, get, path, post } from "../lib/api.js";
 import { h } from "../lib/dom.js";
-import { count, plural, shortened, time } from "../lib/format.js";
+import { count, plural, time } from "../lib/format.js";
 import { live } from "../lib/live.js";
+import { hexDump, isPrintable, marked, payloadBytes, readable } from "../lib/payload.js";
 
 /** @typedef {import("../main.js").View} View */
 
@@ -29,7 +30,7 @@ export async function showDeadLetters(view, name, body) {
       { title: "Error", value: (one) => one.error_text ?? one.error_type, class: "short" },
       { title: "Tries", value: (one) => one.deliveries, numeric: true },
       { title: "From", value: (one) => `${one.from_topic}-${one.from_partition} ${one.from_offset}`, class: "short" },
-      { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, shortened(one.value)), class: "value" },
+      { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, readable(one.value, one.value_encoding)), class: "value" },
       { title: "", value: () => "", unsorted: true, cell: (one) => actionsOf(view, name, one), class: "time" },
     ],
   });
@@ -71,12 +72,18 @@ function openLetter(letter) {
         ["First failure", time(letter.first_failure_ms)],
         ["Died", time(letter.died_at_ms)],
         ["From", `${letter.from_topic}-${letter.from_partition}, offset ${letter.from_offset}`],
-        ["Key", letter.key ?? "none"],
+        ["Key", letter.key === null ? "none" : h("code", {}, readable(letter.key, letter.key_encoding))],
       ]),
-      h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" }, letter.value ?? ""),
+      h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" }, valueOf(letter)),
     ],
     { wide: true },
   );
+}
+
+/** Its text, or its bytes. @param {any} letter */
+function valueOf({ value, value_encoding }) {
+  if (value === null) return "";
+  return value_encoding === "text" && isPrintable(value) ? marked(value) : hexDump(payloadBytes(value, value_encoding));
 }
 
 /** @param {View} view @param {string} name @param {object[]} letters */
