@@ -40,7 +40,7 @@ test: setup $(REWRITTEN)  ## the test suite, in about ten minutes; no network ne
 	$(BIN)/python -m pytest $(PYTEST)
 
 test-again: setup  ## the tests that failed in the last run, one after the other
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -n 0
+	$(BIN)/python tools/test_again.py
 
 test-long: setup  ## the long hunts that `make test` leaves out: more seeds, more mutants, more kills
 	$(BIN)/python -m pytest -m long $(PYTEST)

@@ -49,7 +49,11 @@ def test_there_is_a_fixture() -> None:
 
 @pytest.mark.parametrize("kind", ["users", "tokens", "acls", "roles", "grants", "quotas"])
 def test_administrators_find_what_they_stored(opened: Opened, kind: str) -> None:
-    assert opened.everything()[kind] == opened.before[kind]
+    found = opened.everything()[kind]
+    if kind == "roles":  # this version may have built-in roles that the one before did not have
+        known = {row["role"] for row in opened.before[kind]}
+        found = [row for row in found if row["role"] in known or not row["built_in"]]
+    assert found == opened.before[kind]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
