@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from penstock import Broker
-from penstock.node.calls.messages.status import Sample
+from penstock.node.calls.messages.status import ALL_GROUPS, Sample
 from penstock.node.status import samples
 from penstock.web.api import overview
 from penstock.web.api.overview import add_up
@@ -49,6 +49,7 @@ def test_a_sample_shows_the_lag_of_the_group_that_was_asked_for_only() -> None:
     assert full.only(None).lags == {}
     assert full.only("b").lags == {"b": 2}
     assert full.only("c").lags == {}
+    assert full.only(ALL_GROUPS).lags == {"a": 1, "b": 2}
 
 
 @pytest.fixture
@@ -83,6 +84,22 @@ def until(look: Callable[[], object]):
         assert time.monotonic() < end
         time.sleep(0.05)
     return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_list_of_groups_has_their_lag() -> None:
+    with Broker() as broker, httpx.Client(base_url=f"{broker.http_url}/v1/", timeout=60) as http:
+        http.post("topics", json={"name": "orders"}).raise_for_status()
+        http.post(
+            "topics/orders/records", json={"records": [{"value": n} for n in range(9)]}
+        ).raise_for_status()
+        for group, offset in (("billing", 2), ("shipping", 9)):
+            http.post(f"groups/{group}/offsets", json={"topic": "orders", "to": offset}).raise_for_status()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        lags: dict[str, int | None] = {}
+        while lags != {"billing": 7, "shipping": 0}:
+            assert time.monotonic() < deadline, lags
+            lags = {one["group"]: one["lag"] for one in http.get("groups").json()["groups"]}
 
 
 def test_the_summary_counts_topics_and_names_nodes(http: httpx.Client, unique: Callable[[str], str]) -> None:

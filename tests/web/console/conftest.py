@@ -8,6 +8,7 @@ PENSTOCK_SCREENSHOTS=docs/images/console makes the pictures of docs/console.md (
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -112,8 +113,23 @@ def take_picture() -> TakePicture:
         folder = Path(PICTURES)
         folder.mkdir(parents=True, exist_ok=True)
         for theme in ("dark", "light"):
+            page.evaluate("document.querySelector('.toasts')?.replaceChildren()")  # they cover the page
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             page.wait_for_timeout(200)  # the browser paints
             page.screenshot(path=folder / f"{name}-{theme}.png")
 
     return take
+
+
+@pytest.fixture
+def unique(unique: Callable[[str], str]) -> Callable[[str], str]:
+    """Names that no other test uses; in pictures, names that people would give."""
+
+    def number(prefix: str) -> str:
+        _used[prefix] += 1
+        return prefix if _used[prefix] == 1 else f"{prefix}-{_used[prefix]}"
+
+    return unique if PICTURES is None else number
+
+
+_used: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from penstock import Broker
 from penstock.node.status import samples
 from penstock.web.api import overview
-from tests.web.console.conftest import OpenPage, TakePicture
+from tests.web.console.conftest import OpenPage
 
 PLOTTED = re.compile(r"Messages per second, last .* Now: in [0-9.]+")
 
@@ -24,9 +24,7 @@ def quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_samples")
-def test_figures_and_plots_come_without_a_reload(
-    open_page: OpenPage, take_picture: TakePicture, unique: Callable[[str], str]
-) -> None:
+def test_figures_and_plots_come_without_a_reload(open_page: OpenPage, unique: Callable[[str], str]) -> None:
     with Broker() as broker:
         producer = Producer(broker.client_settings())
         topic = unique("clicks")
@@ -38,7 +36,6 @@ def test_figures_and_plots_come_without_a_reload(
         expect(page.get_by_role("cell", name="alive")).to_be_visible()
         expect(page.locator(".tile", has_text="Topics").locator(".value")).to_have_text("1")
         expect(page.locator("line-plot svg").first).to_have_attribute("aria-label", PLOTTED)
-        take_picture(page, "overview")
 
 
 def test_a_node_that_is_gone_is_told_and_the_page_keeps_what_it_knew(open_page: OpenPage) -> None:

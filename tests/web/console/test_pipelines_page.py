@@ -12,7 +12,7 @@ from penstock import Broker
 from penstock.client.wire import ClientSettings, Cluster
 from tests.spark.committed import committed_values
 from tests.web.api.test_transactions_api import PARTITIONS, Query
-from tests.web.console.conftest import OpenPage, TakePicture
+from tests.web.console.conftest import OpenPage
 from tests.web.pushing import create, produce
 
 Unique = Callable[[str], str]
@@ -40,7 +40,7 @@ def look_again(page: Page, prefix: str) -> None:
 
 
 def test_a_stream_that_reads_shows_its_lag_and_its_rate(
-    broker: Broker, unique: Unique, open_page: OpenPage, take_picture: TakePicture
+    broker: Broker, unique: Unique, open_page: OpenPage
 ) -> None:
     topic = unique("orders")
     group = f"{PREFIX}-{unique('totals')}"
@@ -51,7 +51,6 @@ def test_a_stream_that_reads_shows_its_lag_and_its_rate(
     row = page.locator("tr", has_text=group)
     expect(row).to_contain_text("behind")
     expect(row.locator("td").nth(3)).to_have_text("7")
-    take_picture(page, "pipelines")
     commit(broker, group, topic, 10)
     look_again(page, PREFIX + "-")
     expect(row).to_contain_text("caught up")

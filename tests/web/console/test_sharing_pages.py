@@ -54,6 +54,11 @@ def test_a_subscription_shows_where_it_is_and_is_deleted(
         expect(page.locator(".tile", has_text="Lag").locator(".value")).to_have_text("9")
         expect(page.locator("tbody tr")).to_have_count(2)
         take_picture(page, "subscription")
+        consumers = open_page(f"topics/{topic}?part=consumers")
+        expect(consumers.locator("tbody tr")).to_have_count(
+            1
+        )  # its group of the same name is no other reader
+        expect(consumers.locator("tbody tr")).to_contain_text("subscription")
         page.get_by_role("button", name="Delete").click()
         expect(page.get_by_role("dialog")).to_contain_text("A subscriber is attached")
         page.get_by_role("dialog").get_by_role("button", name="Delete the subscription").click()

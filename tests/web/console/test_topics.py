@@ -38,7 +38,6 @@ def test_a_topic_is_created(
     dialog.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", name=name)).to_be_visible()
     expect(page.get_by_role("row")).to_have_count(4)
-    take_picture(page, "topic")
     assert len(admin.list_topics(timeout=SECONDS).topics[name].partitions) == 3
 
 

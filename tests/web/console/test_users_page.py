@@ -57,6 +57,8 @@ def test_a_user_is_created_given_a_role_and_deleted(
     secured: Broker, admin: httpx.Client, open_page: OpenPage, take_picture: TakePicture
 ) -> None:
     page = open_as(open_page, secured, "admin", "users")
+    expect(page.get_by_role("link", name="alice")).to_be_visible()
+    take_picture(page, "users")
     page.get_by_role("button", name="Create a user").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("carol")

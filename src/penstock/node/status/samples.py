@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
-from penstock.node.calls.messages.status import ListSamples, Sample
+from penstock.node.calls.messages.status import ALL_GROUPS, ListSamples, Sample
 from penstock.node.parts import Part
 from penstock.node.slices import in_slices
 from penstock.types import Caller, TopicPartition
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SAMPLE_MS = 5_000
 RING_SAMPLES = 180
+RECENT_SAMPLES = 3
+"""A node whose last sample is older was too busy, or is gone."""
 ROWS_PER_TURN = 200
 """Partitions and groups that are looked at before other work gets its turn."""
 MAX_GROUPS = 200
@@ -59,6 +61,15 @@ class Samples(Part):
         silent = sorted(node for node, answer in answers.items() if isinstance(answer, KafkaError))
         told = {node: answer for node, answer in answers.items() if not isinstance(answer, KafkaError)}
         return told, silent
+
+    async def latest_lags(self) -> dict[str, int]:
+        """The lags of groups by their coordinators' last samples, as far as those have replicas."""
+        told, _ = await self.of_cluster(self._node.clock.wall_ms() - RECENT_SAMPLES * SAMPLE_MS, ALL_GROUPS)
+        return {
+            group: lag
+            for samples in told.values()
+            for group, lag in (samples[-1].lags if samples else {}).items()
+        }
 
     def _list(self, caller: Caller, request: ListSamples) -> list[Sample]:
         wanted = [one for one in self._ring if one.time_ms > request.since_ms]

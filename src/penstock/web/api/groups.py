@@ -5,7 +5,7 @@ if that is later, to the latest.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -60,11 +60,15 @@ class GroupParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """`lag` is some seconds old, and counts partitions of which the coordinator has a replica; null if it is not
+    known."""
+
     group: str
     state: str
     type: str
     protocol_type: str
     coordinator: int
+    lag: int | None
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,21 +156,24 @@ class Groups:
 
     async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
         nodes = [one.node_id for one in self._node.view.brokers()]
-        answers = await asyncio.gather(*(self._listed(call.client, node) for node in nodes))
+        lags = await self._node.samples.latest_lags()
+        answers = await asyncio.gather(*(self._listed(call.client, node, lags) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
         return GroupList(
             groups=await in_thread_if(len(rows) > ROWS_IN_LOOP, _by_name, rows),
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
-    async def _listed(self, client: InnerClient, node: int) -> list[GroupSummary] | None:
+    async def _listed(
+        self, client: InnerClient, node: int, lags: Mapping[str, int]
+    ) -> list[GroupSummary] | None:
         try:
             answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
         except PenstockError:
             return None
         if answer.error_code != ErrorCode.NONE:
             return None
-        return await in_thread_if(len(answer.groups) > ROWS_IN_LOOP, _summaries, answer.groups, node)
+        return await in_thread_if(len(answer.groups) > ROWS_IN_LOOP, _summaries, answer.groups, node, lags)
 
     async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
         group = call.params.group
@@ -227,7 +234,7 @@ class Groups:
         """A share group without a queue, since its topics were deleted: only this operation can delete it."""
         if OFFSETS_TOPIC not in self._node.metadata.state.topics:
             return False
-        rows = await self._listed(client, client.coordinator_of(group))
+        rows = await self._listed(client, client.coordinator_of(group), {})
         is_share = any(row.group == group and row.type == SHARE for row in rows or ())
         return is_share and not await self._node.queues.overview.descriptions(group, caller=client.caller)
 
@@ -367,7 +374,7 @@ def _assignment(blob: bytes) -> list[Assigned] | None:
     return [Assigned(topic=row.topic, partitions=row.partitions) for row in found.assigned_partitions]
 
 
-def _summaries(groups: Iterable[ListedGroup], node: int) -> list[GroupSummary]:
+def _summaries(groups: Iterable[ListedGroup], node: int, lags: Mapping[str, int]) -> list[GroupSummary]:
     """May run in a thread, as `_by_name`."""
     return [
         GroupSummary(
@@ -376,6 +383,7 @@ def _summaries(groups: Iterable[ListedGroup], node: int) -> list[GroupSummary]:
             type=row.group_type,
             protocol_type=row.protocol_type,
             coordinator=node,
+            lag=lags.get(row.group_id),
         )
         for row in groups
     ]

@@ -55,8 +55,12 @@ class DamagedReplica(msgspec.Struct, frozen=True, array_like=True):
     takes_part: bool = False
 
 
+ALL_GROUPS = ""
+"""Instead of a group's name, which is never empty."""
+
+
 class ListSamples(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for the samples after a time; with the lag of one group, if it is named."""
+    """Asks for the samples after a time; with the lag of one group, if it is named, or of ALL_GROUPS."""
 
     since_ms: int
     group: str | None = None
@@ -80,5 +84,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def only(self, group: str | None) -> "Sample":
         """The same without the lags of other groups."""
+        if group == ALL_GROUPS:
+            return self
         lag = None if group is None else self.lags.get(group)
         return msgspec.structs.replace(self, lags={} if group is None or lag is None else {group: lag})

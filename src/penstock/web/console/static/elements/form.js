@@ -4,7 +4,8 @@
  * @typedef {{name: string, label: string, type?: "text" | "number" | "password" | "textarea" | "select" | "checkbox"
  *   | "datetime-local" | "file", value?: string | number | boolean, help?: import("../lib/dom.js").Child,
  *   required?: boolean, placeholder?: string, options?: [string, string][], min?: number, max?: number, step?: string,
- *   autocomplete?: string, rows?: number, pattern?: string}} Field
+ *   autocomplete?: string, rows?: number, pattern?: string, onlyFor?: [string, string]}} Field
+ *   `onlyFor`: another field and its value with which this one is asked for
  */
 
 import { ApiError } from "../lib/api.js";
@@ -29,8 +30,11 @@ export class FieldForm extends HTMLElement {
   makeForm() {
     const send = h("button", { type: "submit", class: this.submitKind }, this.submitLabel);
     const error = h("div", { class: "form-error", role: "alert" });
-    const form = h("form", { novalidate: true }, ...this.fields.map(fieldRow), error, h("div", { class: "actions" }, send));
-    form.addEventListener("input", (event) => unmark(/** @type {HTMLElement} */ (event.target)));
+    const rows = this.fields.map(fieldRow);
+    const form = h("form", { novalidate: true }, ...rows, error, h("div", { class: "actions" }, send));
+    const choose = () => this.fields.forEach(({ onlyFor }, at) => (rows[at].hidden = onlyFor !== undefined && /** @type {HTMLInputElement} */ (form.elements.namedItem(onlyFor[0])).value !== onlyFor[1]));
+    choose();
+    form.addEventListener("input", (event) => (choose(), unmark(/** @type {HTMLElement} */ (event.target))));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       clear(form, error);

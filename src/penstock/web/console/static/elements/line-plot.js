@@ -64,6 +64,12 @@ export class LinePlot extends HTMLElement {
     return niceLimit(Math.max(0, .../** @type {number[]} */ (values)));
   }
 
+  /** The number at half height, unless it would be the one above or below. */
+  get middle() {
+    const shown = this.unit(this.largest / 2);
+    return shown === this.unit(this.largest) || shown === this.unit(0) ? "" : shown;
+  }
+
   /** @param {number} time */
   x(time) {
     return LEFT + ((time - (this.end - this.spanMs)) / this.spanMs) * (WIDTH - 2 * LEFT);
@@ -80,7 +86,7 @@ export class LinePlot extends HTMLElement {
     const mark = this.#at === null ? [] : [svg("line", { class: "mark", x1: this.x(this.#times[this.#at]), x2: this.x(this.#times[this.#at]), y1: 0, y2: HEIGHT })];
     this.#canvas.replaceChildren(...grid, ...lines, ...mark);
     this.#canvas.setAttribute("aria-label", this.summary());
-    this.#scale.replaceChildren(h("span", {}, this.unit(this.largest)), h("span", {}, this.unit(this.largest / 2)), h("span", {}, this.unit(0)));
+    this.#scale.replaceChildren(h("span", {}, this.unit(this.largest)), h("span", {}, this.middle), h("span", {}, this.unit(0)));
     this.#axis.replaceChildren(h("span", {}, timeOfDay(this.end - this.spanMs)), h("span", {}, this.#at === null ? "" : timeOfDay(this.#times[this.#at])), h("span", {}, timeOfDay(this.end)));
     this.drawLegend();
   }

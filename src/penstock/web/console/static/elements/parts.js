@@ -21,6 +21,11 @@ export function pageHead(title, { trail = [], actions = [], note } = {}) {
   );
 }
 
+/** A long id by its beginning. @param {string} id */
+export function shortId(id) {
+  return id.length > 24 ? h("span", { title: id }, `${id.slice(0, 16)}…`) : id;
+}
+
 /** A part of a page. @param {string} title @param {...(Child | Child[])} children */
 export function section(title, ...children) {
   return h("section", { class: "card" }, h("h2", {}, title), ...children);

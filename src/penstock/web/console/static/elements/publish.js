@@ -16,15 +16,15 @@ export function publishDialog(topic, partitions, done, first = {}) {
   formDialog(`Publish to ${topic}`, {
     wide: true,
     fields: [
-      { name: "value", label: "Value", type: "textarea", rows: 8, value: first.value ?? "" },
-      { name: "encoding", label: "Format", type: "select", options: [["json", "JSON, checked before it is sent"], ["text", "Text"], ["base64", "Bytes, as base64"], ["none", "No value: a deletion in a compacted topic"]] },
-      { name: "many", label: "One message for each line", type: "checkbox" },
+      { name: "value", label: "Value", type: "textarea", rows: 6, value: first.value ?? "" },
+      { name: "encoding", label: "Format", type: "select", options: [["json", "JSON"], ["text", "Text"], ["base64", "Bytes (base64)"], ["none", "No value"]], help: "No value: a deletion in a compacted topic." },
+      { name: "many", label: "One message for each line", type: "checkbox", help: "All with the same key and headers." },
       { name: "key", label: "Key", value: first.key ?? "" },
       { name: "headers", label: "Headers", type: "textarea", rows: 2, value: first.headers ?? "", placeholder: "name: value", help: "One in each line." },
       { name: "partition", label: "Partition", type: "number", min: 0, max: partitions - 1, help: "Left out: by the key." },
-      { name: "delay", label: "Delay, in seconds", type: "number", min: 0, step: "any", help: "Queues and subscriptions deliver it after this time." },
-      { name: "ttl", label: "Time to live, in seconds", type: "number", min: 0, step: "any", help: "Queues and subscriptions do not deliver it after this time." },
-      { name: "message_id", label: "Message id", help: "A topic that deduplicates stores an id once: for one message only." },
+      { name: "delay", label: "Delay (s)", type: "number", min: 0, step: "any", help: "Queues deliver it after this time." },
+      { name: "ttl", label: "TTL (s)", type: "number", min: 0, step: "any", help: "Not delivered after this time." },
+      { name: "message_id", label: "Message id", help: "Stored once, if the topic deduplicates: for one message only." },
     ],
     submitLabel: "Publish",
     submit: async (values) => {

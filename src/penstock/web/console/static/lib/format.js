@@ -75,3 +75,8 @@ export function timeOfDay(ms) {
 export function plural(number, word, many = `${word}s`) {
   return `${count(number)} ${number === 1 ? word : many}`;
 }
+
+/** Where a message is, as Kafka's tools write it. @param {{topic: string, partition: number, offset: number}} message */
+export function place({ topic, partition, offset }) {
+  return `${topic}-${partition}@${offset}`;
+}

@@ -23,7 +23,6 @@ export async function show(view) {
         { title: "Name", value: (one) => one.clique, cell: (one) => link(path`cliques/${one.clique}`, one.clique), class: "name" },
         { title: "Workers", value: (one) => one.members, cell: (one) => (one.members ? count(one.members) : badge("none", "warn")), numeric: true },
         { title: "Slots being handed over", value: (one) => one.handovers, cell: (one) => count(one.handovers), numeric: true },
-        { title: "Epoch", value: (one) => one.epoch, cell: (one) => count(one.epoch), numeric: true },
         { title: "Last change", value: (one) => -one.changed_ms, cell: (one) => ago(one.changed_ms) },
       ],
     }),

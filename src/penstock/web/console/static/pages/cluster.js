@@ -19,7 +19,8 @@ const MAX_CELLS = 3_000;
 
 /**
  * @typedef {{node_id: number, state: string, fenced: boolean, decommissioning: boolean, controller: boolean,
- *   metadata_role: string | null, kafka: string, http: string | null, rack: string | null, version: string}} ClusterNode
+ *   metadata_role: string | null, kafka: string, http: string | null, rack: string | null,
+ *   machine?: string | null, version: string}} ClusterNode
  * @typedef {{node_id: number, end_offset: number, bytes_behind: number}} Progress
  * @typedef {{topic: string, partition: number, leader: number | null, replicas: number[], in_sync: number[],
  *   adding: number[], removing: number[], offline: number[], damaged: number[], lag: number | null,
@@ -121,7 +122,7 @@ function nodeBox(node, partitions, isCrowded, leaving) {
     "article",
     { class: node.state === "alive" ? "node" : "node gone" },
     h("header", {}, h("h3", {}, `Node ${node.node_id}`), ...nodeBadges(node)),
-    facts([["Leads", count(leads)], ["Replicas", count(mine.length)], ["Kafka", node.kafka], ["Version", node.version]]),
+    facts([["Leads", count(leads)], ["Replicas", count(mine.length)], ["Kafka", node.kafka], ["Version", node.version], ...(node.machine ? [/** @type {[string, string]} */ (["Machine", node.machine])] : [])]),
     cells,
     h("div", { class: "actions" }, leaving(node)),
   );

@@ -137,8 +137,8 @@ function resetForm(name, topics, preview, goButton) {
     fields: [
       topics.length ? { name: "topic", label: "Topic", type: "select", required: true, options: topics.map((topic) => [String(topic), String(topic)]) } : { name: "topic", label: "Topic", required: true },
       { name: "to", label: "To", type: "select", required: true, options: [["earliest", "The oldest message"], ["latest", "The end: skip all messages"], ["offset", "An offset"], ["timestamp", "A time"]] },
-      { name: "offset", label: "Offset", type: "number", min: 0, help: "For “An offset”." },
-      { name: "at", label: "Time", type: "datetime-local", help: "For “A time”: the first message that is not older." },
+      { name: "offset", label: "Offset", type: "number", min: 0, onlyFor: ["to", "offset"], help: "The same on all partitions of the topic." },
+      { name: "at", label: "Time", type: "datetime-local", onlyFor: ["to", "timestamp"], help: "To the first message that is not older." },
     ],
     submitLabel: "Show what will change",
     submit: async (values) => {

@@ -260,8 +260,8 @@ function columnsOf(topic, fields) {
     { title: "Time", value: (one) => one.timestamp_ms, cell: (one) => time(one.timestamp_ms), class: "time" },
     { title: "Partition", value: (one) => one.partition, numeric: true },
     { title: "Offset", value: (one) => one.offset, numeric: true, cell: (one) => h("button", { type: "button", class: "link", "aria-label": `Open the message at offset ${one.offset} of partition ${one.partition}`, onclick: () => openMessage(topic, one) }, count(one.offset)) },
-    { title: "Key", value: keyText, cell: (one) => keyCell(one), class: "short" },
-    ...fields.map((field) => ({ title: field, value: (/** @type {Message} */ one) => fieldOf(parsedJson(valueText(one)), field), class: "short" })),
+    { title: "Key", value: keyText, cell: (one) => keyCell(one), class: "brief" },
+    ...fields.map((field) => ({ title: field, value: (/** @type {Message} */ one) => fieldOf(parsedJson(valueText(one)), field), class: "brief" })),
     { title: "Value", value: valueText, cell: (one) => valueCell(one), class: "value", unsorted: true },
   ];
 }

@@ -3,11 +3,11 @@
 import { dataTable } from "../elements/data-table.js";
 import { confirmDialog } from "../elements/dialog.js";
 import { messageLink } from "../elements/message.js";
-import { badge, button, emptyState, facts, pageHead, section, tabs, tile } from "../elements/parts.js";
+import { badge, button, emptyState, facts, pageHead, section, shortId, tabs, tile } from "../elements/parts.js";
 import { toast } from "../elements/toast.js";
 import { get, path, post, remove } from "../lib/api.js";
 import { h, show as fill, svg } from "../lib/dom.js";
-import { ago, count, duration, plural, rate, time } from "../lib/format.js";
+import { ago, count, duration, place, plural, rate, time } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { readable } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
@@ -142,27 +142,28 @@ function settingsOf(settings) {
 async function showMessages(view, name, body) {
   /** The names of consumers by their ids. @type {Map<string, string>} */
   let names = new Map();
+  let leaseMs = 0;
   const table = dataTable({
     caption: "Messages that are not done",
     noun: "message",
     rowKey: (one) => `${one.topic} ${one.partition} ${one.offset}`,
     empty: () => emptyState("All messages are done", "New ones appear here as they come."),
     columns: [
-      { title: "Topic", value: (one) => one.topic, class: "short" },
-      { title: "Partition", value: (one) => one.partition, numeric: true },
-      { title: "Offset", value: (one) => one.offset, cell: (one) => link(messageLink(one.topic, one), count(one.offset)), numeric: true },
+      { title: "Message", value: (one) => place(one), cell: (one) => link(messageLink(one.topic, one), place(one)) },
       { title: "State", value: (one) => STATES[one.state] ?? one.state, cell: (one) => badge(STATES[one.state] ?? one.state, one.state === "leased" ? "warn" : "plain") },
-      { title: "Held by", value: (one) => one.consumer && (names.get(one.consumer) ?? one.consumer), class: "short" },
-      { title: "Lease ends", value: (one) => one.until_ms, cell: (one) => (one.until_ms === null ? "–" : `in ${duration(one.until_ms - Date.now())}`), class: "time" },
+      { title: "Held by", value: (one) => one.consumer && (names.get(one.consumer) ?? one.consumer), cell: (one) => (one.consumer ? shortId(names.get(one.consumer) ?? one.consumer) : "–") },
+      { title: "Since", value: (one) => one.until_ms, cell: (one) => (one.until_ms === null || one.state !== "leased" ? "–" : ago(one.until_ms - leaseMs)), class: "time" },
+      { title: "Until", value: (one) => one.until_ms, cell: (one) => (one.until_ms === null ? "–" : `in ${duration(one.until_ms - Date.now())}`), class: "time" },
       { title: "Tries", value: (one) => one.deliveries, numeric: true },
-      { title: "Key", value: (one) => (one.key === null ? null : readable(one.key, one.key_encoding)), class: "short" },
+      { title: "Key", value: (one) => (one.key === null ? null : readable(one.key, one.key_encoding)), class: "brief" },
       { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, readable(one.value, one.value_encoding)), class: "value" },
     ],
   });
-  body.append(h("p", { class: "note" }, `The first ${PEEKED} messages that are not done. Looking at them does not receive them.`), table);
+  body.append(h("p", { class: "note" }, `The first ${PEEKED} messages that are not done. Looking at them does not receive them. A lease is since it was given, or renewed.`), table);
   await live(view, REFRESH_MS, async () => {
     const [peeked, queue] = await Promise.all([get(path`queues/${name}/peek`, { query: { max_records: PEEKED, encoding: "text" }, signal: view.signal }), get(path`queues/${name}`, { signal: view.signal })]);
     names = new Map(queue.consumers.map((/** @type {any} */ one) => [one.id, one.name || one.id]));
+    leaseMs = queue.settings.lease_ms;
     table.rows = peeked.messages;
   });
 }
@@ -179,7 +180,7 @@ async function showScheduled(view, name, body) {
     columns: [
       { title: "Due", value: (one) => one.due_ms, cell: (one) => time(one.due_ms), class: "time" },
       { title: "In", value: (one) => one.due_ms, cell: (one) => duration(one.due_ms - Date.now()), unsorted: true },
-      { title: "Message", value: (one) => one.offset, cell: (one) => link(messageLink(one.topic, one), `${one.topic}-${one.partition} ${count(one.offset)}`) },
+      { title: "Message", value: (one) => one.offset, cell: (one) => link(messageLink(one.topic, one), place(one)) },
     ],
   });
   body.append(summary, line, table);

@@ -2,13 +2,15 @@
 
 import { dataTable } from "../elements/data-table.js";
 import { confirmDialog, formDialog, openDialog } from "../elements/dialog.js";
+import { messageLink } from "../elements/message.js";
 import { button, emptyState, facts } from "../elements/parts.js";
 import { toast, toastError } from "../elements/toast.js";
 import { ApiError, get, path, post } from "../lib/api.js";
 import { h } from "../lib/dom.js";
-import { count, plural, time } from "../lib/format.js";
+import { count, place, plural, time } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { hexDump, isPrintable, marked, payloadBytes, readable } from "../lib/payload.js";
+import { link } from "../lib/router.js";
 
 /** @typedef {import("../main.js").View} View */
 
@@ -26,10 +28,9 @@ export async function showDeadLetters(view, name, body) {
     empty: () => emptyState("There are no dead letters", "Messages come here when a worker rejects them, or after the last try."),
     columns: [
       { title: "Died", value: (one) => one.died_at_ms, cell: (one) => time(one.died_at_ms), class: "time" },
-      { title: "Reason", value: (one) => one.reason, class: "short" },
-      { title: "Error", value: (one) => one.error_text ?? one.error_type, class: "short" },
+      { title: "Reason", value: (one) => [one.reason, one.error_text ?? one.error_type].filter(Boolean).join(": "), class: "short" },
       { title: "Tries", value: (one) => one.deliveries, numeric: true },
-      { title: "From", value: (one) => `${one.from_topic}-${one.from_partition} ${one.from_offset}`, class: "short" },
+      { title: "From", value: (one) => place(originOf(one)), cell: (one) => link(messageLink(one.from_topic, originOf(one)), place(originOf(one))), class: "short" },
       { title: "Value", value: (one) => one.value, cell: (one) => h("code", {}, readable(one.value, one.value_encoding)), class: "value" },
       { title: "", value: () => "", unsorted: true, cell: (one) => actionsOf(view, name, one), class: "time" },
     ],
@@ -46,11 +47,9 @@ export async function showDeadLetters(view, name, body) {
 function actionsOf(view, name, letter) {
   const about = `the dead letter at offset ${letter.offset}`;
   return [
-    button("Look", () => openLetter(letter), { "aria-label": `Look at ${about}` }),
+    button("Open", () => openLetter(view, name, letter), { "aria-label": `Open ${about}` }),
     " ",
     button("Send back", () => void sendBack(view, name, [placeOf(letter)]).catch(toastError), { "aria-label": `Send back ${about}` }),
-    " ",
-    button("Edit", () => edit(view, name, letter), { "aria-label": `Edit and send back ${about}` }),
   ];
 }
 
@@ -59,11 +58,16 @@ function placeOf({ topic, partition, offset }) {
   return { topic, partition, offset };
 }
 
-/** @param {any} letter */
-function openLetter(letter) {
+/** Where it came from. @param {any} letter */
+function originOf(letter) {
+  return { topic: letter.from_topic, partition: letter.from_partition, offset: letter.from_offset };
+}
+
+/** @param {View} view @param {string} name @param {any} letter */
+function openLetter(view, name, letter) {
   openDialog(
-    `Dead letter ${letter.topic}-${letter.partition}, offset ${letter.offset}`,
-    () => [
+    `Dead letter ${place(letter)}`,
+    (close) => [
       facts([
         ["Reason", letter.reason ?? "–"],
         ["Error", [letter.error_type, letter.error_text].filter(Boolean).join(": ") || "–"],
@@ -71,10 +75,11 @@ function openLetter(letter) {
         ["Tries", count(letter.deliveries)],
         ["First failure", time(letter.first_failure_ms)],
         ["Died", time(letter.died_at_ms)],
-        ["From", `${letter.from_topic}-${letter.from_partition}, offset ${letter.from_offset}`],
+        ["From", place(originOf(letter))],
         ["Key", letter.key === null ? "none" : h("code", {}, readable(letter.key, letter.key_encoding))],
       ]),
       h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" }, valueOf(letter)),
+      h("div", { class: "actions" }, button("Edit and send back", () => (close(), edit(view, name, letter)))),
     ],
     { wide: true },
   );

@@ -70,9 +70,15 @@ async function starts(topic, signal) {
 /** @param {number} partition @param {any} record @returns {Event} */
 function eventOf(partition, record) {
   const value = record.value !== null && typeof record.value === "object" ? record.value : { kind: "unknown", text: String(record.value) };
-  const { time: _, kind, node_id: node, ...facts } = value;
+  const { time: _, kind, node_id: node, client_id: client, ...others } = value;
+  const facts = client === undefined ? others : { ...others, client_id: shortClient(String(client)) };
   const words = Object.entries(facts).map(([name, fact]) => `${name}=${typeof fact === "object" ? JSON.stringify(fact) : fact}`);
   return { place: `${partition}/${record.offset}`, time: record.timestamp_ms, node, kind: String(kind), text: words.join(" ") };
+}
+
+/** Browsers have long names. @param {string} client */
+function shortClient(client) {
+  return client.length > 40 ? `${client.slice(0, 40)}…` : client;
 }
 
 /** The kinds, the connections, and a pause. @param {import("../main.js").View} view @param {() => void} changed */

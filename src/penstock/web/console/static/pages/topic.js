@@ -108,8 +108,9 @@ async function showConsumers(view, name, body) {
       get("queues", { signal: view.signal }),
       get("subscriptions", { signal: view.signal }),
     ]);
+    const subscribed = new Set(subscriptions.subscriptions.map((/** @type {any} */ one) => one.subscription)); // they have groups of their names
     table.rows = [
-      ...groups.groups.map((/** @type {any} */ one) => ({ kind: "group", name: one.group, state: one.state, left: one.lag })),
+      ...groups.groups.filter((/** @type {any} */ one) => !subscribed.has(one.group)).map((/** @type {any} */ one) => ({ kind: "group", name: one.group, state: one.state, left: one.lag })),
       ...queues.queues.filter((/** @type {any} */ one) => one.topics.includes(name)).map((/** @type {any} */ one) => ({ kind: "queue", name: one.queue, state: plural(one.consumers, "consumer"), left: one.undone })),
       ...subscriptions.subscriptions.filter((/** @type {any} */ one) => one.topics.includes(name)).map((/** @type {any} */ one) => ({ kind: "subscription", name: one.subscription, state: one.attached ? "attached" : "detached", left: one.lag })),
     ];
