@@ -270,6 +270,8 @@ def test_one_late_ack_does_not_fail_the_acks_next_to_it(
     assert tokens[3].error is None
     assert session.lost_leases == 1
     assert session.is_settled
+    assert session.take_lost_acks()
+    assert not session.take_lost_acks()
 
 
 def test_ranges_that_were_not_refused_are_durable(session: "QueueSession[ReceivedRecord]") -> None:
@@ -344,6 +346,7 @@ def test_jobs_of_a_lost_connection_are_dropped_at_once(session: "QueueSession[Re
     assert session.take() is None, "the broker has it back: another consumer will get it"
     assert not session.holds(unsaid)
     assert session.is_settled
+    assert session.take_lost_acks()
 
 
 def test_it_reconnects_with_growing_delays() -> None:

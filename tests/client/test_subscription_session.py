@@ -150,10 +150,14 @@ def test_an_ack_that_was_not_durable_in_time_is_sent_again(
     session.disconnected(1, GONE, 2.0)
     step(session, 2.0)
     assert isinstance(promise.error, LeaseLost)
+    assert not session.is_settled
     attach(session, 2, 2.0)
     session.received(2, messages(1, 2, 3), 3.0)
     assert offsets(take_all(session)) == [3]
     assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
+    assert not session.is_settled
+    session.received(2, acked(3), 4.0)
+    assert session.is_settled
 
 
 def test_an_already_acked_message_never_acks_an_earlier_one(

@@ -1,8 +1,9 @@
-"""A subscriber under any order of events: acked messages are not handed out again, and none is skipped."""
+"""A subscriber under any order of events: acked messages are not handed out again, none is skipped, and a flush waits
+until they are durable."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.client.received_record import ReceivedRecord
 from penstock.client.session import Connect, ConnectionLoss, Disconnect, FindNodes, Resolve, Send
@@ -127,12 +128,15 @@ class Pusher(RuleBasedStateMachine):
         self.session.disconnected(connection_id, ConnectionLoss("cut"), self.now)
         self.act()
 
+    @invariant()
+    def settled_acks_are_durable(self) -> None:
+        assert not self.session.is_settled or all(offset < self.durable for offset in self.done)
+
     def teardown(self) -> None:
         self.act()
         self.session.end()
         self.act()
         assert all(promise.is_done for promise in self.tokens), "a caller would wait for ever"
-        assert self.session.is_settled
 
 
 TestSubscribers = Pusher.TestCase

@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # programs without transactions do not load the Kafka protoco
 SettleAction = Literal["accept", "retry", "reject", "renew", "return", "announce"]
 NOT_FINAL: Final = frozenset({"renew", "announce"})
 """The job stays in hand."""
+FINAL: Final = frozenset({"accept", "reject"})
+"""The job is done: it would not come again."""
 RENEWALS_PER_LEASE: Final = 4
 OFFSETS_PER_FRAME: Final = 10_000
 """A broker takes frames of one megabyte; an offset on its own has at most 43 bytes in one."""
@@ -192,7 +194,7 @@ class QueueSession(Session[Item]):
         node = self._nodes.get(item.connection_id)
         tp = item.topic_partition
         if node is None or not self.holds(item):
-            self._resolve(promise, self._not_held(tp, item.offset))
+            self._lose(action, promise, self._not_held(tp, item.offset))
             return
         if transaction is not None and not node.takes_transactions:
             self._resolve(promise, ClientError(NO_TRANSACTIONS.format(_job_name(tp, item.offset))))
@@ -350,9 +352,8 @@ class QueueSession(Session[Item]):
         for request in [*map(self._unanswered.pop, sent), *unsent]:
             for entry in request.entries:
                 job = _job_name(request.key.tp, entry.offset)
-                self._resolve(
-                    entry.promise, LeaseLost(f"{job}: {reason} before the answer: it may come again")
-                )
+                lost = LeaseLost(f"{job}: {reason} before the answer: it may come again")
+                self._lose(entry.action, entry.promise, lost)
 
     def _keep_connected(self, now: float) -> None:
         super()._keep_connected(now)
@@ -499,7 +500,14 @@ class QueueSession(Session[Item]):
             del leases[entry.offset]
         self.lost_leases += 1
         denied = Denied(error.code, error.message)
-        self._resolve(entry.promise, LeaseLost(f"{_job_name(tp, entry.offset)}: {denied}: it may come again"))
+        lost = LeaseLost(f"{_job_name(tp, entry.offset)}: {denied}: it may come again")
+        self._lose(entry.action, entry.promise, lost)
+
+    def _lose(self, action: SettleAction, promise: Promise | None, error: ClientError) -> None:
+        """An action had no effect. A job that was retried or returned comes again anyway."""
+        if action in FINAL:
+            self._has_lost_acks = True
+        self._resolve(promise, error)
 
     def _not_held(self, tp: TopicPartition, offset: int) -> ClientError:
         if self.ended is not None and isinstance(self.ended, Closed):

@@ -51,6 +51,11 @@ class RedeliveryTracker:
         self._durable: dict[TopicPartition, int] = {}
         """The highest durable offset of each partition."""
 
+    @property
+    def has_acked(self) -> bool:
+        """Whether there are messages that were acked, and may come again."""
+        return bool(self._acked)
+
     def keep(self, connection_id: int, tp: TopicPartition, taken: Iterable[Delivery]) -> None:
         """A connection is gone: callers may still ack these messages."""
         deliveries = deque(taken)

@@ -106,6 +106,7 @@ class Session(Generic[Item]):
         self.ready: deque[Item] = deque()
         self.ended: ClientError | None = None
         self.reconnects = 0
+        self._has_lost_acks = False
         self._random = random
         self._reconnect_timeout_s = reconnect_timeout_s
         self._effects: list[Effect] = []
@@ -208,6 +209,11 @@ class Session(Generic[Item]):
     @abstractmethod
     def is_settled(self) -> bool:
         """Whether the broker has answered everything that was sent."""
+
+    def take_lost_acks(self) -> bool:
+        """Whether acks were lost for good since the last call: their records come again."""
+        has_lost, self._has_lost_acks = self._has_lost_acks, False
+        return has_lost
 
     @abstractmethod
     def drain(self) -> None:

@@ -163,7 +163,9 @@ class SubscriptionSession(Session[Item]):
 
     @property
     def is_settled(self) -> bool:
-        return not self._acks and not any(self._waiting.values())
+        """Acks that were lost with a connection are not answered either: they are sent again when the copies of their
+        messages come."""
+        return not (self._acks or any(self._waiting.values()) or self._redelivery.has_acked)
 
     # --- the connection
 

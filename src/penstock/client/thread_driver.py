@@ -133,8 +133,10 @@ class ThreadDriver(SessionDriver[Item, Settlement, ClientConnection]):
                 self._watchers -= 1
 
     def flush(self, timeout: float | None) -> bool:
-        """Whether the broker has answered everything."""
-        return self.wait_for(lambda: self.session.is_settled or self.session.ended is not None, timeout)
+        """Whether all acks are durable, also those since the last flush."""
+        self.wait_for(lambda: self.session.is_settled or self.session.ended is not None, timeout)
+        with self._lock:
+            return self.session.is_settled and not self.session.take_lost_acks()
 
     def drain(self) -> None:
         self._guard.check()

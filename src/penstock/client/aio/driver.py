@@ -103,12 +103,12 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
             self._take_effects(self._loop.time())
 
     async def flush(self, timeout: float | None) -> bool:
-        """Whether the broker has answered everything."""
+        """Whether all acks are durable, also those since the last flush."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self.session.is_settled and self.session.ended is None:
                     await self._watch()
-        return self.session.is_settled
+        return self.session.is_settled and not self.session.take_lost_acks()
 
     def drain(self) -> None:
         self._is_draining = True
