@@ -114,6 +114,7 @@ class FaultSchedule:
             self._sever: sometimes(0.3),
             self._join: 0.6,
             self._silence: random.choice([0.05, 0.2, 0.6]),
+            self._lose_connection: sometimes(0.5),
             self._transfer: sometimes(0.5),
             self._change: sometimes(0.6),
             self._delete_prefix: sometimes(0.5),
@@ -208,7 +209,7 @@ class FaultSchedule:
                 continue
             now = self._clock(peer)
             peer.do(now, peer.raft.step_beat(now, leader.me, beat))
-            heard = peer.raft.heard(now, leader.me, beat.term)
+            heard = peer.raft.heard(now, leader.me, beat.term, SETTINGS.lease_s)
             if self.random.random() < self.loss or not self._passes(peer.me, leader.me):
                 continue
             if heard:
@@ -280,6 +281,14 @@ class FaultSchedule:
         self.now += self.random.choice([1.1, 1.6])
         running = self._running()
         for machine in self.random.sample(running, self.random.randint(0, len(running))):
+            machine.do(self._clock(machine), machine.raft.tick(self._clock(machine)))
+
+    def _lose_connection(self) -> None:
+        """A follower's connection with its leader breaks, and some time passes."""
+        machine = self._pick()
+        if machine is not None:
+            machine.raft.leader_lost(self._clock(machine))
+            self.now += self.random.choice([0, 0.3, 0.6])
             machine.do(self._clock(machine), machine.raft.tick(self._clock(machine)))
 
     def _transfer(self) -> None:
@@ -447,7 +456,7 @@ class FaultSchedule:
                 continue
             now = self._clock(peer)
             peer.do(now, peer.raft.step_beat(now, leader.me, beat))
-            if peer.raft.heard(now, leader.me, beat.term):
+            if peer.raft.heard(now, leader.me, beat.term, SETTINGS.lease_s):
                 leader.raft.answered(sent_at, peer.me, beat.term)
             else:
                 leader.do(sent_at, leader.raft.refused(sent_at, peer.me, peer.raft.term))

@@ -171,7 +171,7 @@ class ScriptedGroup:
             if peer is leader or peer.core is None or peer.me in self.cut or leader.me in self.cut:
                 continue
             peer.do(self.now, peer.raft.step_beat(self.now, leader.me, beat))
-            if peer.raft.heard(self.now, leader.me, beat.term):
+            if peer.raft.heard(self.now, leader.me, beat.term, leader.settings.lease_s):
                 leader.raft.answered(self.now, peer.me, beat.term)
             else:
                 leader.do(self.now, leader.raft.refused(self.now, peer.me, peer.raft.term))

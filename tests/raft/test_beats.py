@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from penstock.errors import ProtocolViolation
@@ -11,7 +12,7 @@ from penstock.raft.beats import NO_REBORN, decode, encode
 from penstock.raft.beats import Pair as PairOfReplicas
 from penstock.raft.leader import Leader
 from penstock.types import NO_TERM, GroupId
-from tests.raft.machine import replica
+from tests.raft.machine import SETTINGS, replica
 from tests.raft.scripted_group import ScriptedGroup
 
 A, B = (GroupId(UUID(int=number), 0) for number in (1, 2))
@@ -25,7 +26,7 @@ class Pair:
         for scripted in self.scripted_groups.values():
             scripted.play(">> elect 1\n>> beat 1")
         self.now = max(scripted.now for scripted in self.scripted_groups.values())
-        self.sender = BeatSender(replica(2), session=7)
+        self.sender = BeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
         self.receiver = BeatReceiver(replica(1))
 
     def leader(self, group: GroupId) -> Raft | None:
@@ -76,7 +77,7 @@ def test_a_group_that_a_frame_does_not_name_still_gets_its_beat() -> None:
     pair.exchange()
     for group in (A, B):
         assert pair.scripted_groups[group].machines[2].raft.heard_at == pair.now
-        assert pair.scripted_groups[group].machines[1].raft.may_serve(pair.now + 0.8)
+        assert pair.scripted_groups[group].machines[1].raft.may_serve(pair.now + 0.4)
 
 
 def test_a_lost_frame_leads_to_everything_being_named_again() -> None:
@@ -116,7 +117,7 @@ def test_a_reply_of_another_session_is_ignored() -> None:
     pair = Pair()
     reply = pair.hear(pair.frame())
     assert reply is not None
-    pair.sender = BeatSender(replica(2), session=8)
+    pair.sender = BeatSender(replica(2), session=8, lease_s=SETTINGS.lease_s)
     pair.frame()
     pair.now += 5
     pair.sender.receive(pair.now, reply, pair.leader)
@@ -218,6 +219,36 @@ def test_a_frame_of_too_many_bytes_is_not_read() -> None:
         decode(bytes((8 << 20) + 1))
 
 
+@pytest.mark.parametrize("lease_s", [0.0, -1.0, 60.1, float("inf"), float("nan")])
+def test_a_lease_outside_its_range_is_refused(lease_s: float) -> None:
+    """A follower that believed it would never elect another leader."""
+    with pytest.raises(ProtocolViolation, match="does not parse"):
+        decode(encode(BeatFrame(7, 1, True, [], [], lease_s)))
+
+
+def test_a_follower_learns_the_lease_from_the_frame() -> None:
+    pair = Pair()
+    pair.sender = BeatSender(replica(2), session=7, lease_s=0.7)
+    pair.exchange()
+    follower = pair.follower(A)
+    assert follower is not None
+    assert follower.honours_lease(pair.now + 0.69)
+    assert not follower.honours_lease(pair.now + 0.71)
+
+
+def test_a_frame_of_an_earlier_version_is_a_lease_for_an_election_timeout() -> None:
+    """During a rolling update: the older leader counts on that."""
+    pair = Pair()
+    pair.exchange()
+    fields = msgspec.msgpack.decode(encode(pair.frame()))
+    older = decode(msgspec.msgpack.encode(fields[:-1]))
+    assert isinstance(older, BeatFrame)
+    pair.hear(older)
+    follower = pair.follower(A)
+    assert follower is not None
+    assert follower.honours_lease(pair.now + SETTINGS.election_timeout_s - 0.01)
+
+
 def test_a_follower_that_does_not_know_its_match_asks_with_every_beat() -> None:
     """The first question may be lost, and the beats that follow say nothing new."""
     pair = Pair()
@@ -278,7 +309,7 @@ def test_a_recreated_leader_is_followed_under_its_new_incarnation() -> None:
     scripted = ScriptedGroup(3)
     follower = scripted.machines[2]
     reborn = replica(1).in_life(3)
-    sender = BeatSender(replica(2), session=7)
+    sender = BeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
     lives = {A: PairOfReplicas(reborn.incarnation, 0)}
     frame = sender.frame(scripted.now, [(A, Beat(4, 0, 0))], lives)
     assert frame is not None

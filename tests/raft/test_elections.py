@@ -159,9 +159,41 @@ def test_a_follower_with_a_live_leader_denies_votes() -> None:
     """)
     one, two, three = (scripted.machines[node] for node in (1, 2, 3))
     request = RequestVote(one.raft.term + 1, 9, one.raft.term, pre=False)
-    assert two.raft.step(scripted.now + 0.9, three.me, request) == []
-    assert one.raft.step(scripted.now + 0.9, three.me, request) == []
-    assert two.raft.step(scripted.now + 1.1, three.me, request) != []
+    assert two.raft.step(scripted.now + 0.49, three.me, request) == []
+    assert one.raft.step(scripted.now + 0.49, three.me, request) == []
+    assert two.raft.step(scripted.now + 0.51, three.me, request) != []
+
+
+def test_a_follower_honours_the_lease_that_its_leader_names() -> None:
+    """[5] The leader's settings may differ from its own. It does not vote for itself earlier, either."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
+        >> elect 1
+    """)
+    one, two, three = (scripted.machines[node] for node in (1, 2, 3))
+    assert two.raft.heard(scripted.now, one.me, one.raft.term, 4.0)
+    assert two.raft.next_deadline >= scripted.now + 4.0
+    request = RequestVote(one.raft.term + 1, 9, one.raft.term, pre=False)
+    assert two.raft.step(scripted.now + 3.9, three.me, request) == []
+    assert two.raft.step(scripted.now + 4.1, three.me, request) != []
+
+
+def test_a_follower_without_a_beat_honours_its_own_election_timeout() -> None:
+    """[5] A new leader's lease begins with its term, and its first entry does not name the time."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
+        >> elect 1
+        >> beat 1
+        >> crash 1
+        >> wait 0.6
+        >> tick 2
+        >> settle
+    """)
+    two, three = scripted.machines[2], scripted.machines[3]
+    assert (two.raft.role, three.raft.leader) == (Role.LEADER, two.me)
+    request = RequestVote(two.raft.term + 1, 9, two.raft.term, pre=False)
+    assert three.raft.step(scripted.now + 0.9, replica(1), request) == []
+    assert three.raft.step(scripted.now + 1.1, replica(1), request) != []
 
 
 def test_a_replica_that_has_just_started_denies_votes() -> None:
@@ -191,8 +223,8 @@ def test_a_follower_that_lost_its_leader_connection_campaigns_when_the_lease_end
     two = scripted.machines[2].raft
     patient = two.next_deadline
     two.leader_lost(scripted.now)
-    lease_ends = scripted.now + two.settings.election_timeout_s
-    assert lease_ends <= two.next_deadline < patient
+    lease_ends = scripted.now + two.settings.lease_s
+    assert lease_ends <= two.next_deadline < scripted.now + two.settings.election_timeout_s <= patient
     stood = two.next_deadline
     two.leader_lost(scripted.now + 5)
     assert two.next_deadline == stood
@@ -236,7 +268,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     """)
 
 
-def test_a_leader_serves_from_a_beat_on_for_less_than_an_election_timeout() -> None:
+def test_a_leader_serves_from_a_beat_on_for_less_than_the_lease_time() -> None:
     """[5, 17]"""
     scripted = ScriptedGroup(3)
     scripted.play("""
@@ -248,8 +280,8 @@ def test_a_leader_serves_from_a_beat_on_for_less_than_an_election_timeout() -> N
     scripted.play("""
         >> beat 1
     """)
-    assert leader.may_serve(scripted.now + 0.89)
-    assert not leader.may_serve(scripted.now + 0.91)
+    assert leader.may_serve(scripted.now + 0.44)
+    assert not leader.may_serve(scripted.now + 0.46)
 
 
 def test_a_confirmed_term_counts_as_heard_from_its_beginning() -> None:
@@ -260,8 +292,8 @@ def test_a_confirmed_term_counts_as_heard_from_its_beginning() -> None:
     """)
     leader = scripted.machines[1].raft
     assert leader.term_confirmed
-    assert leader.may_serve(scripted.now + 0.89)
-    assert not leader.may_serve(scripted.now + 0.91)
+    assert leader.may_serve(scripted.now + 0.44)
+    assert not leader.may_serve(scripted.now + 0.46)
 
 
 def test_a_leader_that_is_not_confirmed_does_not_serve() -> None:
@@ -296,9 +328,9 @@ def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
     leader, follower = scripted.machines[1].raft, scripted.machines[2].me
     leader.answered(scripted.now - 2, follower, leader.term)
     assert not leader.may_serve(scripted.now)
-    leader.answered(scripted.now - 0.5, follower, leader.term - 1)
+    leader.answered(scripted.now - 0.4, follower, leader.term - 1)
     assert not leader.may_serve(scripted.now)
-    leader.answered(scripted.now - 0.5, follower, leader.term)
+    leader.answered(scripted.now - 0.4, follower, leader.term)
     assert leader.may_serve(scripted.now)
 
 
@@ -310,9 +342,9 @@ def test_a_beat_is_not_answered_before_its_term_is_durable() -> None:
     """)
     two, three = scripted.machines[2], scripted.machines[3]
     three.do(scripted.now, three.raft.step_beat(scripted.now, two.me, Beat(7, 0, 0)))
-    assert not three.raft.heard(scripted.now, two.me, 7)
+    assert not three.raft.heard(scripted.now, two.me, 7, 0.5)
     three.save(scripted.now)
-    assert three.raft.heard(scripted.now, two.me, 7)
+    assert three.raft.heard(scripted.now, two.me, 7, 0.5)
 
 
 def test_a_candidate_waits_for_its_disk_instead_of_taking_a_new_term_each_time() -> None:

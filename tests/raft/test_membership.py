@@ -614,8 +614,10 @@ def test_removed_replicas_do_not_cause_elections() -> None:
         >> settle
         >> wait 0.6
         >> beat 1
+        >> wait 0.4
+        >> beat 1
         >> join 3
-        > wait 0.8
+        > wait 0.4
         3 is pre-candidate in term 0
         3 -> 1 asks for a pre-vote in 1, log 1@0
         3 -> 2 asks for a pre-vote in 1, log 1@0

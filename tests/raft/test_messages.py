@@ -181,3 +181,14 @@ def test_settings_that_cannot_work_are_named(field: str, value: float) -> None:
     RaftSettings().validate()
     with pytest.raises(ConfigError, match=field):
         RaftSettings(**{field: value}).validate()
+
+
+@pytest.mark.parametrize(
+    ("election_timeout_s", "beat_interval_s", "lease_s"),
+    [(1.5, 0.15, 0.75), (0.5, 0.1, 0.3), (0.4, 0.2, 0.4), (500.0, 0.15, 60.0)],
+)
+def test_a_lease_is_half_an_election_timeout_but_at_least_three_beats_and_at_most_a_minute(
+    election_timeout_s: float, beat_interval_s: float, lease_s: float
+) -> None:
+    settings = RaftSettings(election_timeout_s=election_timeout_s, beat_interval_s=beat_interval_s)
+    assert settings.lease_s == pytest.approx(lease_s)

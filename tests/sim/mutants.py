@@ -212,10 +212,22 @@ MUTANTS = (
             Change(
                 core.Raft,
                 "honours_lease",
-                "self.role is Role.LEADER or now < self.heard_at + self.settings.election_timeout_s",
+                "self.role is Role.LEADER or now < self.heard_at + self.lease_s",
                 "self.role is Role.LEADER",
             ),
         ),
+        seeds=500,
+    ),
+    Mutant(
+        "campaign within the lease",
+        "a follower whose connection breaks votes for itself while its leader still counts on it",
+        (Change(core.Raft, "leader_lost", "max(now, lease_ends)", "now"),),
+        seeds=500,
+    ),
+    Mutant(
+        "lease shorter than the leader's",
+        "a follower honours the lease for half of the time that its leader's beats name",
+        (Change(core.Raft, "heard", "self.lease_s = lease_s", "self.lease_s = lease_s / 2"),),
         seeds=500,
     ),
     Mutant(

@@ -24,7 +24,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a leader's node sends a heartbeat to each other node."""
     election_timeout_ms: Annotated[int, Meta(ge=30)] = 1_500
     """How long followers wait for a silent leader before they elect another one; up to twice as long, at random, so
-    that they do not all become candidates at once. At least three heartbeats."""
+    that they do not all become candidates at once. At least three heartbeats. If the connection with the leader's node
+    breaks, because its process died, they wait for half of it (its lease), and up to three heartbeats more."""
     fence_after_ms: Annotated[int, Meta(ge=100)] = 9_000
     """How long a node may be silent before clients are no longer sent to it. Kafka's broker.session.timeout.ms is the
     same."""

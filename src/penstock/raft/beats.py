@@ -19,7 +19,7 @@ Both sides must agree on what the receiver remembers. If they may not, they star
 - a reply that does not follow the one before gives no lease, and the sender starts over: the lost reply may have named
   a group that did not take its beat, and later replies do not name it again.
 - a reply counts only for the groups whose beat has not changed since that frame, and as a lease it counts from the time
-  at which the frame was sent (invariant 5).
+  at which the frame was sent, for the time that the frame names (invariant 5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,7 @@ from penstock.errors import ProtocolViolation
 from penstock.raft.core import Raft
 from penstock.raft.effects import Effect
 from penstock.raft.messages import Beat, IndexField, TermField
+from penstock.raft.settings import MAX_LEASE_S
 from penstock.types import NO_TERM, GroupId, Replica
 
 MAX_GROUPS = 100_000
@@ -40,6 +41,7 @@ MAX_FRAME_BYTES = 8 << 20
 MAX_UNANSWERED = 64
 """Frames whose sending time is remembered: those of ten seconds. A reply to an older frame gives no lease."""
 
+LeaseTime = Annotated[float, msgspec.Meta(gt=0, le=MAX_LEASE_S)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 FindGroup = Callable[[GroupId], Raft | None]
 Effects = list[tuple[GroupId, list[Effect]]]
@@ -73,6 +75,9 @@ class BeatFrame(msgspec.Struct, frozen=True, array_like=True, tag=0):
     changed: Annotated[list[GroupBeat], msgspec.Meta(max_length=MAX_GROUPS)]
     dropped: Annotated[list[GroupId], msgspec.Meta(max_length=MAX_GROUPS)]
     """Groups that the sender no longer leads."""
+    lease_s: LeaseTime | None = None
+    """How long the sender counts on an answer to this frame (invariant 5). None from a node of an earlier version,
+    during a rolling update: it counts on an election timeout."""
 
 
 class BeatReply(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -104,10 +109,11 @@ def decode(body: bytes | memoryview) -> BeatFrame | BeatReply:
 class BeatSender:
     """Beats from this node to one peer, for all groups that this node leads and the peer has a replica of."""
 
-    def __init__(self, peer: Replica, session: int) -> None:
+    def __init__(self, peer: Replica, session: int, lease_s: float) -> None:
         """`session` must differ from every earlier one between these two."""
         self.peer = peer
         self._session = session
+        self._lease_s = lease_s
         self._sequence = 0
         self._reset = True
         self._told: dict[GroupId, tuple[Beat, int, Pair]] = {}
@@ -129,7 +135,8 @@ class BeatSender:
         count = 0
         for group, beat in beats:
             count += 1
-            known, pair = told.get(group), reborn.get(group, NODES)
+            known = told.get(group)
+            pair = reborn.get(group, NODES) if reborn else NODES
             if known is None or known[0] is not beat or known[2] != pair:
                 told[group] = (beat, sequence, pair)
                 changed.append(GroupBeat(group, beat.term, beat.commit_index, beat.start_offset, *pair))
@@ -150,7 +157,7 @@ class BeatSender:
         self._sent_at[self._sequence] = now
         if len(self._sent_at) > MAX_UNANSWERED:
             del self._sent_at[next(iter(self._sent_at))]
-        frame = BeatFrame(self._session, self._sequence, self._reset, changed, dropped)
+        frame = BeatFrame(self._session, self._sequence, self._reset, changed, dropped, self._lease_s)
         self._reset = False
         return frame
 
@@ -215,7 +222,7 @@ class BeatReceiver:
             self._covered.clear()
         self._session, self._sequence = frame.session, frame.sequence
         effects = self._take_changes(now, frame, find)
-        refused = self._hear(now, find, effects)
+        refused = self._hear(now, frame.lease_s, find, effects)
         return BeatReply(frame.session, frame.sequence, False, refused), effects
 
     def _take_changes(self, now: float, frame: BeatFrame, find: FindGroup) -> Effects:
@@ -231,14 +238,17 @@ class BeatReceiver:
                 effects.append((beat.group, core.step_beat(now, leader, news)))
         return [(group, some) for group, some in effects if some]
 
-    def _hear(self, now: float, find: FindGroup, effects: Effects) -> list[tuple[GroupId, int]]:
+    def _hear(
+        self, now: float, lease_s: float | None, find: FindGroup, effects: Effects
+    ) -> list[tuple[GroupId, int]]:
         """The groups that did not take the beat, each with its term."""
         refused: list[tuple[GroupId, int]] = []
+        me = self._me
         for group, (term, leader, member) in self._covered.items():
-            core = self._addressee(find(group), member)
-            if core is None:
+            core = find(group)
+            if core is None or (me is not None and core.me != (as_named(me, member) if member else me)):
                 refused.append((group, NO_TERM))
-            elif not core.heard(now, leader, term):
+            elif not core.heard(now, leader, term, lease_s or core.settings.election_timeout_s):
                 refused.append((group, core.term))
             elif core.part.lost:
                 effects.append((group, core.plead()))

@@ -21,10 +21,12 @@ Terms and votes
       shorter. So a leader has everything that was ever committed.
    4  A replica raises the term only after a majority has promised to vote for it (pre-vote). So a replica that was cut
       off or removed does not disturb the others when it returns.
-   5  A replica that has heard its leader within an election timeout grants no pre-vote and no vote to another replica;
-      neither does a leader, nor a replica that has just started, because it may have heard a leader before. So the
-      answer to a beat is a lease, from the moment at which the beat was *sent*, for the election timeout less the
-      clocks' drift. The one exception is a successor that the leader itself tells to stand; its lease ends with that.
+   5  A beat carries the leader's lease time, which is shorter than an election timeout. A replica that has heard its
+      leader within that time votes and pre-votes for no other replica, nor for itself; neither does a leader. So the
+      answer to a beat is a lease, from the moment at which the beat was *sent*, for the lease time less the clocks'
+      drift. A replica that has just started, or has heard a new leader's entries and no beat yet, does not know the
+      lease time and takes its own election timeout instead. The one exception is a successor that the leader itself
+      tells to stand; its lease ends with that.
    6  A leader that has not heard from a majority for an election timeout steps down.
 Replication
    7  A follower takes entries only behind an (index, term) that its log has too. So logs that agree there agree below.
@@ -60,7 +62,7 @@ Prefix
 Serving
   17  A leader answers readers only while it knows everything that any replica has committed (`may_serve`): an entry of
       its own term is committed, so all that was committed before its term is too; it has not sent a successor ahead;
-      and no other replica can lead, because a majority has heard from it less than an election timeout ago, less the
+      and no other replica can lead, because a majority has heard from it less than its lease time ago, less the
       clocks' drift (5). Two moments count as heard, whichever is later: the sending of the newest beat that a majority
       has answered, and the beginning of the term, since a majority has taken the term's first entry after it.
   18  A group may require more flushed copies than a majority (`require_replicas`) before a write is acknowledged. So a
@@ -149,6 +151,8 @@ class Raft:
         self.part: Follower | Candidate | Leader = Follower(self)
         self.out: list[Effect] = []
         self.heard_at = now if self.term != NO_TERM else -NEVER
+        self.lease_s = settings.election_timeout_s
+        """How long after `heard_at` the leader may count on this replica (5)."""
         self.next_deadline = NEVER
         self._timeout = 0.0
         self._beat = Beat(NO_TERM, 0, 0)
@@ -197,6 +201,10 @@ class Raft:
         """Leader: it knows all that was ever committed, and no other replica can commit more at this moment (17)."""
         return isinstance(self.part, Leader) and self.part.may_serve(now)
 
+    def has_heard_voters_since(self, moment: float) -> bool:
+        """Leader: every voter was heard then or later."""
+        return isinstance(self.part, Leader) and self.part.has_heard_voters_since(moment)
+
     def progress(self) -> list[ReplicaProgress]:
         return self.part.progress() if isinstance(self.part, Leader) else []
 
@@ -244,7 +252,7 @@ class Raft:
 
     def campaign(self, now: float) -> list[Effect]:
         """Campaigns without waiting for the deadline, unless a lease forbids it (5)."""
-        if self.role is not Role.LEADER and now >= self.heard_at + self.settings.election_timeout_s:
+        if not self.honours_lease(now):
             self.campaign_now(now)
         return self._effects()
 
@@ -253,7 +261,7 @@ class Raft:
         the lease a follower waits only as long as keeps two of them from campaigning at once."""
         if self.role is not Role.FOLLOWER or self.leader is None or self.next_deadline == NEVER:
             return
-        lease_ends = self.heard_at + self.settings.election_timeout_s
+        lease_ends = self.heard_at + self.lease_s
         soon = max(now, lease_ends) + self.jitter() * LOST_BEATS * self.settings.beat_interval_s
         self.next_deadline = min(self.next_deadline, soon)
 
@@ -329,7 +337,7 @@ class Raft:
             self.part.hear_beat(beat.commit_index, beat.start_offset)
         return self._effects()
 
-    def heard(self, now: float, sender: Replica, term: int) -> bool:
+    def heard(self, now: float, sender: Replica, term: int, lease_s: float) -> bool:
         """A beat, with new facts or without. True: it came from this replica's leader, and the answer is a lease (5).
         False: it came from another replica, or the term is not durable yet; the caller compares the terms to know."""
         if (
@@ -340,6 +348,9 @@ class Raft:
         ):
             return False
         self.heard_at = now
+        if self.lease_s != lease_s:
+            self.lease_s = lease_s
+            self._timeout = max(self._timeout, lease_s)  # its own vote counts, too
         if self.next_deadline != NEVER:
             self.next_deadline = now + self._timeout
         return True
@@ -376,6 +387,7 @@ class Raft:
             raise BrokenPromise(f"{self.leader} and {sender} both lead in term {term}")
         if term > self.term or self.leader is None:
             self.follow(now, term, sender)
+            self.lease_s = self.settings.election_timeout_s
             # A term that came from the log alone was never saved, and no reply is sent before it is.
             self.persist_if_unasked()
         self.heard_at = now
@@ -428,7 +440,7 @@ class Raft:
 
     def honours_lease(self, now: float) -> bool:
         """Whether it must not help another one to be elected: the leader that it heard may count on that (5)."""
-        return self.role is Role.LEADER or now < self.heard_at + self.settings.election_timeout_s
+        return self.role is Role.LEADER or now < self.heard_at + self.lease_s
 
     def arm(self, now: float) -> None:
         """Draws a new timeout and waits for it. Timeouts differ, so that one candidate comes first."""

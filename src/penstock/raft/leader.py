@@ -128,8 +128,11 @@ class Leader:
             return False
         settings = self.core.settings
         beat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
-        lease_s = settings.election_timeout_s * (1 - settings.clock_drift)
+        lease_s = settings.lease_s * (1 - settings.clock_drift)
         return now < max(beat_at, self.led_since) + lease_s
+
+    def has_heard_voters_since(self, moment: float) -> bool:
+        return min([peer.contact_at for peer in self.voting]) >= moment
 
     def progress(self) -> list[ReplicaProgress]:
         config = self._config

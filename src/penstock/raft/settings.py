@@ -12,15 +12,19 @@ metadata group lists every node as a learner. Each is a peer that the leader fee
 MAX_TERM = 2**31 - 1
 """A batch's header has four bytes for its term."""
 MAX_INDEX = 2**63 - 1
+MAX_LEASE_S = 60.0
+"""The longest lease that a leader may ask of its followers: for that long they elect no other one if it dies."""
+LEASE_BEATS = 3
+"""A lease of fewer beats would end whenever one of them is late."""
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal on all replicas of a group: the lease of a leader (invariant 5) rests on the election timeout of the
-    others."""
+    """Should be equal on all replicas of a group. Leases do not rest on that: a leader's beats carry its own
+    `lease_s`."""
 
     election_timeout_s: float = 1.5
-    """A follower waits between once and twice this long for its leader. Ten beats, as in Redpanda: a pause of a second
-    does not move a leader, a dead one is replaced within about two."""
+    """A follower waits between once and twice this long for a silent leader. Ten beats, as in Redpanda: a pause of a
+    second does not move a leader. One whose connection broke is replaced after `lease_s`."""
     beat_interval_s: float = 0.15
     resend_timeout_s: float = 0.5
     """After this long without progress, the leader asks a peer how far it is. The message is empty, so a peer whose
@@ -43,6 +47,14 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     eager_commit: bool = False
     """Whether the leader reports each commit to its followers at once, and not with the next append or beat. For groups
     whose followers act on committed entries: the metadata group."""
+
+    @property
+    def lease_s(self) -> float:
+        """How long followers vote for no other replica after a leader's beat (5). Half an election timeout: if a
+        leader's process dies, its connections break, and the lease is all that followers wait for. The leader of a
+        group that is only slow keeps its connections, and the whole election timeout."""
+        lease_s = max(self.election_timeout_s / 2, LEASE_BEATS * self.beat_interval_s)
+        return min(lease_s, self.election_timeout_s, MAX_LEASE_S)
 
     def validate(self) -> None:
         for name in self.__struct_fields__:

@@ -65,6 +65,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     lull: float
     """Producers pause, and followers do not hear the leader. While writes are under way, the log of a follower that
     hears nothing is too short for any vote; in a lull only leases keep it from being elected."""
+    lost_connection: float
+    """A follower's connection with its leader breaks: it campaigns as soon as the lease lets it."""
     # clients and restarts
     write_every_s: float
     restart_s: float
@@ -115,4 +117,5 @@ def draw(random: Random) -> FaultMix:
         crash_in_compaction=rate(0.01, 0.05),
         isolate_new_leader=rate(0.1, 0.5),
         lull=rate(0.2, 0.6),
+        lost_connection=rate(2.0, 10.0),
     )

@@ -21,6 +21,7 @@ LULL_S = 1.5
 """Long enough for the writes under way to end, and for several election timeouts."""
 CHANGE_AGAIN_S, CHANGE_TRIES = 0.1, 6
 """How often a change to a lost replica is tried, while there is no leader or another change is under way."""
+CONNECTION_BREAKS = 0.7
 OPERATOR_S = 0.4
 """How often the simulated operator checks whether a replica is gone for good."""
 
@@ -41,6 +42,7 @@ class Faults(FaultInjector[Machine]):
         self._world = world
         self._mix = world.mix
         self._aim = world.random_for("changes to a lost replica")
+        self._breaks = world.random_for("connections")
 
     def begin(self) -> None:
         mix = self._mix
@@ -60,6 +62,7 @@ class Faults(FaultInjector[Machine]):
             (mix.reconfigure, self._reconfigure),
             (mix.delete_prefix, self._delete_prefix),
             (mix.lull, self._lull),
+            (mix.lost_connection, self._lose_connection),
         )
         self._plan_all(faults)
         self._scheduler.after(OPERATOR_S, None, self._replace_lost)
@@ -105,6 +108,21 @@ class Faults(FaultInjector[Machine]):
             others = self._others(leader)
             for other in self._random.choice((others, [self._random.choice(others)])):
                 self._cut_link(leader, other)
+
+    def _cut_link(self, sender: Machine, receiver: Machine) -> None:
+        """Mostly the connection breaks, too. So followers campaign when the lease ends, and not only after an election
+        timeout, when no lease is left that could be broken."""
+        super()._cut_link(sender, receiver)
+        follows = receiver.running and not receiver.paused and receiver.core.leader == sender.me
+        if follows and self._breaks.random() < CONNECTION_BREAKS:
+            receiver.lose_leader()
+
+    def _lose_connection(self) -> None:
+        followers = [m for m in self._running() if m.core.role is Role.FOLLOWER and not m.paused]
+        if followers:
+            machine = self._random.choice(followers)
+            self._note("lost connection", machine.name)
+            machine.lose_leader()
 
     def _isolate_one(self, machine: Machine) -> None:
         if self.over:

@@ -38,7 +38,7 @@ SETTINGS = RaftSettings(
     resend_timeout_s=0.15,
     prefix_timeout_s=0.5,
     catch_up_timeout_s=3.0,
-    clock_drift=0.25,
+    clock_drift=0.35,
     max_append_bytes=600,
     max_inflight_messages=4,
     max_inflight_bytes=1800,
@@ -46,9 +46,9 @@ SETTINGS = RaftSettings(
 )
 """Small windows, so that a seed fills and empties them often. A drift that no real clock has, so that the margin which
 a leader leaves for it is longer than an election takes."""
-CLOCK_DRIFT = 0.12
+CLOCK_DRIFT = 0.2
 """How much faster or slower than the scheduler's clock a machine's runs at most, where the mix has drift at all:
-(1 - 0.25) / (1 - 0.12) is a little less than 1 / (1 + 0.12)."""
+(1 - 0.35) / (1 - 0.2) is a little less than 1 / (1 + 0.2)."""
 
 TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
 

@@ -152,6 +152,11 @@ class Machine(SimMachine):
             tick.cancel()
         self._tick = self.world.scheduler.at(deadline, self, self._on_tick)
 
+    def lose_leader(self) -> None:
+        """Its connection with the leader breaks, as far as it knows of one."""
+        self.core.leader_lost(self.now())
+        self._plan_tick()
+
     def _on_tick(self) -> None:
         self._tick = None
         # A deadline that is a rounding error ahead must not be planned again and again.
@@ -292,7 +297,8 @@ class Machine(SimMachine):
     def _beat_to(self, peer: Replica, pair: list[tuple[GroupId, Beat]]) -> None:
         sender = self._senders.get(peer)
         if sender is None:
-            sender = self._senders[peer] = BeatSender(peer, self.random.getrandbits(62))
+            sender = BeatSender(peer, self.random.getrandbits(62), self.world.settings.lease_s)
+            self._senders[peer] = sender
         frame = sender.frame(self.now(), pair)
         if frame is not None:
             self.world.carry(self, peer, self.receive_beat, beat_frames.encode(frame))

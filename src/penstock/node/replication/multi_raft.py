@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.node.peers import Buffer, Transport
+    from penstock.raft import GroupConfig
 
 log = logging.getLogger("penstock.node")
 
@@ -138,6 +139,8 @@ class MultiRaft(Part):
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._groups: dict[GroupId, RaftDriver] = {}
+        self._cores: dict[GroupId, Raft] = {}
+        """The cores of these groups: heartbeats look up all of them, several times a second."""
         self._reborn: dict[GroupId, int] = {}
         """Incarnations of replicas that differ from this node's: they were rebuilt after lost or damaged files."""
         self._outbox: dict[Replica, list[Posted]] = {}
@@ -145,6 +148,8 @@ class MultiRaft(Part):
         self._scheduled = False
         self._senders: dict[Replica, beats.BeatSender] = {}
         self._receivers: dict[Replica, beats.BeatReceiver] = {}
+        self._nodes: dict[NodeId, Replica] = {}
+        """The connected nodes at the last heartbeat: another object when they have changed."""
         self._session: Callable[[], int] = lambda: random.getrandbits(62)
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
@@ -181,12 +186,14 @@ class MultiRaft(Part):
 
     def add(self, consensus: RaftDriver) -> None:
         self._groups[consensus.group] = consensus
+        self._cores[consensus.group] = consensus.core
         if consensus.core.me != self.me:
             self._reborn[consensus.group] = consensus.core.me.incarnation
 
     def remove(self, consensus: RaftDriver) -> None:
         if self._groups.get(consensus.group) is consensus:
             del self._groups[consensus.group]
+            del self._cores[consensus.group]
             self._reborn.pop(consensus.group, None)
 
     @property
@@ -196,7 +203,7 @@ class MultiRaft(Part):
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
         now = self.now()
-        stood_still = now - self._ticked_at >= self.settings.election_timeout_s / 2
+        stood_still = now - self._ticked_at >= self.settings.lease_s / 2
         self._ticked_at = now
         if stood_still:
             self._listens_until = now + CATCH_UP_BEATS * self.settings.beat_interval_s
@@ -269,26 +276,36 @@ class MultiRaft(Part):
     def _beat(self) -> None:
         """Sends every peer one heartbeat for all groups that this node leads and that the peer is a member of."""
         nodes = {hello.node: hello.replica for hello in self.transport.connected().values()}
+        if nodes != self._nodes:
+            self._nodes = nodes
         led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
         reborn: dict[Replica, dict[GroupId, beats.Pair]] = {}
         for group, member in self._groups.items():
             core = member.core
             if core.role is Role.LEADER and core.config is not None:
-                beat = core.beat()
-                leader = self._reborn.get(group, 0)
-                for node, named in addressees(core.config.members, nodes).items():
-                    led.setdefault(node, []).append((group, beat))
+                row = (group, core.beat())
+                leader = self._reborn.get(group, 0) if self._reborn else 0
+                for node, named in self._addressees(member, core.config).items():
+                    led.setdefault(node, []).append(row)
                     if leader or named:
                         reborn.setdefault(node, {})[group] = beats.Pair(leader, named)
         for node, rows in led.items():
             self._beat_to(node, rows, reborn.get(node, {}))
+
+    def _addressees(self, member: RaftDriver, config: "GroupConfig") -> dict[Replica, int]:
+        known = member.addressees
+        if known is None or known[0] is not config or known[1] is not self._nodes:
+            found = addressees(config.members, self._nodes)
+            known = member.addressees = (config, self._nodes, found)
+        return known[2]
 
     def _beat_to(
         self, replica: Replica, rows: list[tuple[GroupId, Beat]], reborn: dict[GroupId, beats.Pair]
     ) -> None:
         sender = self._senders.get(replica)
         if sender is None:
-            sender = self._senders[replica] = beats.BeatSender(replica, self._session())
+            sender = beats.BeatSender(replica, self._session(), self.settings.lease_s)
+            self._senders[replica] = sender
         frame = sender.frame(self.now(), rows, reborn)
         if frame is not None:
             self.transport.send(replica.node, frame_kinds.BEAT, beats.encode(frame))
@@ -300,20 +317,16 @@ class MultiRaft(Part):
             receiver = self._receivers.get(replica)
             if receiver is None:
                 receiver = self._receivers[replica] = beats.BeatReceiver(replica, self.me)
-            reply, effects = receiver.receive(self.now(), frame, self._core)
+            reply, effects = receiver.receive(self.now(), frame, self._cores.get)
             if reply is not None:
                 self.transport.send(sender, frame_kinds.BEAT, beats.encode(reply))
         else:
             speaker = self._senders.get(replica)
-            effects = speaker.receive(self.now(), frame, self._core) if speaker is not None else []
+            effects = speaker.receive(self.now(), frame, self._cores.get) if speaker is not None else []
         for group, some in effects:
             member = self._groups.get(group)  # the effects of one group may close another one
             if member is not None:
                 member.carry_out(some)
-
-    def _core(self, group: GroupId) -> Raft | None:
-        member = self._groups.get(group)
-        return member.core if member is not None else None
 
 
 def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") -> dict[Replica, int]:

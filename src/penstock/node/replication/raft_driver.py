@@ -6,7 +6,7 @@ flush, a saved vote) is started here and reported to the core when it is done.
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -45,7 +45,7 @@ from penstock.raft import (
 )
 from penstock.raft.config import decode as decode_config
 from penstock.raft.config import encode as encode_config
-from penstock.types import GroupId, Offset, Replica, Term
+from penstock.types import GroupId, NodeId, Offset, Replica, Term
 
 if TYPE_CHECKING:
     from penstock.node.replication.multi_raft import MultiRaft
@@ -120,6 +120,8 @@ class RaftDriver:
         self._log_noted = not is_lasting or multi_raft.hard_states.had_log(group)
         """The store of votes has durably recorded that this group has a log here. Nothing is acknowledged before."""
         self._noting = False
+        self.addressees: tuple[GroupConfig, Mapping[NodeId, Replica], dict[Replica, int]] | None = None
+        """For MultiRaft: the result of its function `addressees`, behind the arguments of that time."""
         installed = stored.entries.prefix_config
         self.core = Raft(
             me=multi_raft.replica(group),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
@@ -37,6 +38,15 @@ class ReplicaFacts(NamedTuple):
     learner: bool
 
 
+class Sample(NamedTuple):
+    """The facts under which all voters were last found in sync, and enough of them."""
+
+    term: int
+    commit_index: int
+    group_config: GroupConfig
+    topic_config: TopicConfig
+
+
 class PartitionReplica:
     """Implements `raft_driver.GroupHost` for one partition."""
 
@@ -49,6 +59,7 @@ class PartitionReplica:
         "_on_role",
         "_partition",
         "_pending",
+        "_sample",
         "_sampled_commit",
         "consensus",
         "log",
@@ -75,6 +86,7 @@ class PartitionReplica:
         self._announced = (False, NO_TERM)
         """The last argument of `on_role`: whether this node serves, and the term."""
         self._sampled_commit = 0
+        self._sample: Sample | None = None
         self.log = partition.log
         self.consensus = RaftDriver(
             group=partition.group,
@@ -245,14 +257,34 @@ class PartitionReplica:
         """The same as `in_sync_nodes`; the next calls compare with what is committed now. Appends that a majority has,
         but fewer replicas than the topic requires, fail: their records stay, and the producers get an error."""
         found = self.in_sync_nodes()
-        self._sampled_commit = self.consensus.core.commit_index
-        partition = self._partition
+        core, partition = self.consensus.core, self._partition
+        before, self._sampled_commit = self._sampled_commit, core.commit_index
         required = partition.config.min_insync_replicas
         if len(found) < required:
             message = f"{partition.name}: min.insync.replicas={required}, and only {len(found)} are in sync"
             error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message)
             self._pending.fail(error, below=partition.high_watermark)
+        config, self._sample = core.config, None
+        # Replicas that have what was committed before may lack what is committed now.
+        if (
+            config is not None
+            and before == core.commit_index
+            and required <= len(found) == len(config.voters)
+        ):
+            self._sample = Sample(core.term, core.commit_index, config, partition.config)
         return found
+
+    def is_still_in_sync(self) -> bool:
+        """Whether `sample_in_sync` found all voters in sync, and would do so again. False where that is not sure."""
+        sample, core = self._sample, self.consensus.core
+        return (
+            sample is not None
+            and sample.commit_index == core.commit_index
+            and sample.term == core.term
+            and sample.group_config is core.config
+            and sample.topic_config is self._partition.config
+            and core.has_heard_voters_since(self._multi_raft.now() - core.settings.election_timeout_s)
+        )
 
     def knows_start(self, since: float) -> bool:
         """Whether every replica in sync has answered a beat that was sent after this moment: such a beat carries the
