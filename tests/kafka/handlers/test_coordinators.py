@@ -75,13 +75,18 @@ def commit(client: RawClient, group: str, topic: str, offset: int) -> int:
     return answer.topics[0].partitions[0].error_code
 
 
-def committed(client: RawClient, group: str, topic: str) -> tuple[int, int]:
+def committed(client: RawClient, group: str, topic: str, version: int = 8) -> tuple[int, int]:
     """The error of the group, or the offset."""
+    if version < 8:
+        row = fetching.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+        one = fetching.OffsetFetchRequest(group_id=group, topics=[row])
+        found = ask(client, ApiKey.OFFSET_FETCH, version, one, fetching.OffsetFetchResponse)
+        return found.error_code, found.topics[0].partitions[0].committed_offset
     wanted = fetching.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
     request = fetching.OffsetFetchRequest(
         groups=[fetching.OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
     )
-    answer = ask(client, ApiKey.OFFSET_FETCH, 8, request, fetching.OffsetFetchResponse).groups[0]
+    answer = ask(client, ApiKey.OFFSET_FETCH, version, request, fetching.OffsetFetchResponse).groups[0]
     if answer.error_code:
         return answer.error_code, -1
     return answer.error_code, answer.topics[0].partitions[0].committed_offset
@@ -105,7 +110,7 @@ def join(client: RawClient, group: str, member_id: str = "") -> joining.JoinGrou
 # --- finding them
 
 
-def test_every_node_finds_the_same_coordinator_and_only_that_one_answers(
+def test_every_node_finds_the_same_coordinator_and_only_that_one_commits(
     trio: Trio, topic: str, group: str
 ) -> None:
     at = coordinator_of(trio, group)
@@ -119,7 +124,29 @@ def test_every_node_finds_the_same_coordinator_and_only_that_one_answers(
             )
             expected = ErrorCode.NONE if node_id == at else ErrorCode.NOT_COORDINATOR
             assert commit(client, group, topic, 1) == expected
-            assert committed(client, group, topic)[0] == expected
+
+
+@pytest.mark.parametrize("version", [1, 7, 8, 9])
+def test_every_node_fetches_committed_offsets_from_the_coordinator(
+    trio: Trio, topic: str, group: str, version: int
+) -> None:
+    """librdkafka's consumer does not ask again when it hears NOT_COORDINATOR."""
+    with trio.client(coordinator_of(trio, group)) as client:
+        assert commit(client, group, topic, 7) == ErrorCode.NONE
+    for node_id in trio.running:
+        with trio.client(node_id) as client:
+            assert committed(client, group, topic, version) == (ErrorCode.NONE, 7)
+
+
+def test_a_client_waits_for_its_offsets_until_there_is_a_coordinator(
+    trio: Trio, topic: str, group: str
+) -> None:
+    at = coordinator_of(trio, group)
+    with trio.client(at) as client:
+        assert commit(client, group, topic, 7) == ErrorCode.NONE
+    other = next(node_id for node_id in trio.running if node_id != at)
+    with trio.cut_off(at), trio.client(other) as client:
+        assert committed(client, group, topic) == (ErrorCode.NONE, 7)
 
 
 def test_groups_are_listed_by_their_coordinators(trio: Trio, topic: str, unique: Unique, group: str) -> None:

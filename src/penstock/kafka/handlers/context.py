@@ -59,6 +59,8 @@ class ConnectionFacts(Protocol):
     """None: clients do not log in on this port."""
     is_audited: bool
     """False for requests that are a part of something that is reported itself."""
+    is_inner: bool
+    """Whether a node sends the request, which looks for the right node by itself."""
 
     @property
     def listener_name(self) -> str:

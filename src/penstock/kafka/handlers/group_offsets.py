@@ -1,4 +1,9 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: where groups continue reading."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: where groups continue reading.
+
+Every node answers OffsetFetch: one that does not coordinate the group asks the coordinator, and waits while there is
+none. Clients should look for the coordinator and ask again, but librdkafka's consumer never does (its issue 5586): it
+would not read until it is restarted.
+"""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -7,7 +12,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.rows import ResponseRows
-from penstock.kafka.wire import NO_UUID
+from penstock.kafka.wire import NO_UUID, ApiKey
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -33,6 +38,8 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from penstock.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
+from penstock.node.calls import CoordinatorOf, methods
+from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.types import ResourceType, TopicPartition
 
 MANY_GROUPS_SINCE_VERSION = 8
@@ -40,6 +47,16 @@ TOPICS_BY_ID_SINCE_VERSION = 10
 GROUP_NOT_FOUND_SINCE_VERSION = 9
 """Older versions of OffsetCommit know only ILLEGAL_GENERATION for a member of a group that is gone."""
 NO_COMMITTED_OFFSET = -1
+INNER_VERSION = 9
+"""Of OffsetFetch between nodes: the newest in which topics go by name."""
+NOT_HERE = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""Another node coordinates the group, or none does yet."""
 
 _OLDER_CODES = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
@@ -184,6 +201,8 @@ async def _fetch_group(
         rows.reserve(1 + len(committed))
         await rows.pause(1 + len(committed))
     except KafkaError as mistake:
+        if mistake.code in NOT_HERE and not by_id and not context.connection.is_inner:
+            return await _ask_coordinator(context, wanted, rows, require_stable)
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
     topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)
     return OffsetFetchResponseGroup(
@@ -191,6 +210,33 @@ async def _fetch_group(
         topics=[_fetch_topic(context, topic, committed, unstable) for topic in topics],
         error_code=ErrorCode.NONE,
     )
+
+
+async def _ask_coordinator(
+    context: RequestContext, wanted: OffsetFetchRequestGroup, rows: ResponseRows, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    request = OffsetFetchRequest(groups=[wanted], require_stable=require_stable)
+    try:
+        response = await context.node.calls.ask(
+            CoordinatorOf(wanted.group_id),
+            methods.KAFKA_QUERY,
+            KafkaRequest(ApiKey.OFFSET_FETCH, INNER_VERSION, request, None),
+            caller=context.caller,
+            code_of=lambda response: _group_of(response).error_code,
+        )
+        group = _group_of(response)
+        count = 1 + sum(len(topic.partitions) for topic in group.topics)
+        rows.reserve(count)
+        await rows.pause(count)
+    except KafkaError as trouble:
+        code = trouble.code if trouble.code in NOT_HERE else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=code)
+    return group
+
+
+def _group_of(response: KafkaResponse) -> OffsetFetchResponseGroup:
+    assert isinstance(response.body, OffsetFetchResponse)
+    return response.body.groups[0]
 
 
 def _refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:

@@ -23,7 +23,7 @@ from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.methods import Method
-from penstock.node.memory import Reservation, unlimited
+from penstock.node.memory import UNLIMITED_BYTES, MemoryBudget, Reservation
 from penstock.types import Caller, GroupId, NodeId, Operation
 
 M = TypeVar("M", bound=Message)
@@ -65,6 +65,7 @@ class Inside:
     client_software = ""
     login: Login | None = None
     listener_name = DEFAULT_LISTENER
+    is_inner = True
 
     def __init__(self, *, is_audited: bool = False) -> None:
         self.is_audited = is_audited
@@ -168,6 +169,8 @@ class KafkaCalls:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._unlimited = MemoryBudget("", UNLIMITED_BYTES)
+        """For requests whose memory is bounded in another way: by the limits of the port on which they came."""
         node.calls.serve(methods.FORWARD, self._forwarded)
         node.calls.serve(methods.KAFKA_REQUEST, self._answer)
         node.calls.serve(methods.KAFKA_QUERY, self._answer)
@@ -218,7 +221,7 @@ class KafkaCalls:
             api=api,
             api_version=version,
             is_checked=False,
-            memory=memory if memory is not None else unlimited(),
+            memory=memory if memory is not None else self._unlimited.reserve(),
         )
         try:
             response = api.handler(context, request)

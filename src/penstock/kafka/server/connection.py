@@ -100,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one client's connection. Owned by the event loop."""
 
     is_audited = True
+    is_inner = False
 
     __slots__ = (
         "_arriving",

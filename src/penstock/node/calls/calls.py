@@ -89,13 +89,15 @@ class Calls(Part):
         an error that was raised.
 
         KafkaError: the handler refused; after 10 s of attempts its message says so. Unanswered: no response came."""
+        if isinstance(target, AtNode):  # another node could not serve it
+            return await self._ask_node(target.node, target, method, request, caller, wait_ms)
         retry = self.retry()
         while True:
             node = NO_NODE
             try:
                 node = self._directory.find(target)
                 response = await self._ask_node(node, target, method, request, caller, wait_ms)
-                if code_of is None or not method.repeatable or retry.is_over or isinstance(target, AtNode):
+                if code_of is None or not method.repeatable or retry.is_over:
                     return response
                 if not is_retryable(code_of(response), knows_topics=target == CONTROLLER):
                     return response
@@ -103,7 +105,7 @@ class Calls(Part):
                 # The controller decides which topics exist, and the directory knows which were deleted.
                 knows_topics = target == CONTROLLER or node == NO_NODE
                 may = may_repeat(problem, repeatable=method.repeatable, knows_topics=knows_topics)
-                if isinstance(target, AtNode) or not may:
+                if not may:
                     raise
                 if retry.is_over:
                     raise self._given_up(target, problem) from problem
