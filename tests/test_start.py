@@ -20,7 +20,7 @@ LATE_PACKAGES = (
         "penstock.node.subscriptions",
         "penstock.node.status.collector",
     ),
-    *("penstock.web", "starlette", "uvicorn", "h11", "websockets", "prometheus_client"),
+    *("penstock.web", "starlette", "uvicorn", "httptools", "websockets", "prometheus_client"),
     *("confluent_kafka", "jwt", "cryptography", "rich"),
 )
 """Parts of a node that wait for their first client, the web stack, and what only clients and commands need."""

@@ -76,6 +76,11 @@ def test_a_stronger_layer_decides_between_memory_and_a_folder() -> None:
 @pytest.mark.parametrize(
     ("layers", "field", "expected"),
     [
+        (
+            {"toml_text": 'http_trusted_proxies = ["10.0.0.0/8", "proxy"]'},
+            "http_trusted_proxies",
+            "or a network",
+        ),
         ({"flags": {"num_partitions": 0}}, "num_partitions", ">= 1"),
         ({"flags": {"num_partitions": 1_000_000}}, "num_partitions", "max_partitions_per_topic"),
         ({"flags": {"kafka": "9092"}}, "kafka", "HOST:PORT"),

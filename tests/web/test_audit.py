@@ -5,9 +5,12 @@ import json
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
+import httpx
 import pytest
 
 from penstock import Broker
+from penstock.config import Address, NodeConfig
+from penstock.embedded import _BrokerThread
 from penstock.node.access import logins
 from penstock.web.api.routing import HttpOperation
 from penstock.web.operations import operations
@@ -23,6 +26,15 @@ ADMIN = {
 }
 
 
+LOOKS = {
+    "/v1/cluster/rebalance": {"dry_run": True},
+    "/v1/cluster/recover": {},
+    "/v1/groups/readers/offsets": {"topic": "orders", "to": 0, "dry_run": True},
+    "/v1/queues/jobs/reset": {"to": "earliest", "dry_run": True},
+}
+"""Requests that ask what a change would do, and are no changes."""
+
+
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with pytest.MonkeyPatch.context() as patch:
@@ -31,7 +43,14 @@ def broker() -> Iterator[Broker]:
             yield broker
 
 
-def call(broker: Broker, method: str, path: str, user: str, password: str = "", body: object = None) -> int:
+def call(
+    broker: Broker,
+    method: str,
+    path: str,
+    user: str,
+    password: str = "",
+    body: object = None,
+) -> int:
     assert broker.http_url is not None
     login = base64.b64encode(f"{user}:{password or PASSWORDS[user]}".encode()).decode()
     headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
@@ -43,12 +62,38 @@ def call(broker: Broker, method: str, path: str, user: str, password: str = "", 
     return response.status
 
 
+@pytest.mark.parametrize(
+    ("trusted", "seen"),
+    [((), "127.0.0.1"), (("10.0.0.0/8",), "127.0.0.1"), (("127.0.0.1",), "192.0.2.7")],
+)
+def test_only_a_trusted_proxy_says_where_a_request_comes_from(trusted: tuple[str, ...], seen: str) -> None:
+    anywhere = Address("127.0.0.1", 0)
+    config = NodeConfig(
+        memory=True, kafka=anywhere, http=anywhere, status_topic=TOPIC, http_trusted_proxies=trusted
+    )
+    thread = _BrokerThread(config, None)
+    thread.start_and_wait()
+    try:
+        url = f"http://{thread.service.http_address}/v1/topics"
+        made = httpx.post(url, json={"name": "orders"}, headers={"X-Forwarded-For": "192.0.2.7"})
+        assert made.status_code == 201
+        found = events_until(str(thread.service.kafka_address), has("audit.changed"))
+        assert [event["client"] for event in told(found, "audit.changed")] == [seen]
+    finally:
+        thread.stop_and_wait()
+
+
 def test_changes_refusals_and_failed_logins_over_http_are_events(broker: Broker) -> None:
     orders = {"name": "orders", "partitions": 1}
     assert call(broker, "POST", "/v1/topics", "admin", body=orders) == 201
     assert call(broker, "POST", "/v1/topics", "admin", body=orders) == 409
     assert call(broker, "POST", "/v1/queues", "admin", body={"queue": "jobs", "topic": "orders"}) == 201
     assert call(broker, "POST", "/v1/queues/jobs/purge", "admin") == 200
+    for path, look in LOOKS.items():
+        assert call(broker, "POST", path, "admin", body=look) in (
+            200,
+            409,
+        )  # a node that is alone moves nothing
     assert call(broker, "DELETE", "/v1/topics/orders", "alice") == 403
     assert call(broker, "GET", "/v1/topics", "alice", "not-the-password") == 401
     refused = has("audit.login", outcome="refused", protocol="http", client="127.0.0.1")

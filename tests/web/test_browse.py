@@ -204,6 +204,23 @@ def test_a_long_value_is_cut_between_two_characters(broker: Broker, unique: Uniq
     assert message["value_bytes"] == len(text.encode())
     assert message["value_encoding"] == "text"
     assert text.startswith(message["value"])
+    with scan(broker.http_url, topic, whole=True) as one:
+        one.until("end")
+        [message] = one.messages
+    assert (message["truncated"], message["value"]) == (False, text)
+
+
+def test_one_partition_is_in_the_order_of_its_offsets_so_that_a_client_can_go_on(
+    broker: Broker, unique: Unique
+) -> None:
+    topic = unique("backwards")
+    producer = Producer(broker.client_settings())
+    for number in range(10):
+        producer.produce(topic, str(number), timestamp=1_000_000 - number)
+    producer.flush()
+    first = found(broker, topic, start="oldest", partitions=[0], limit=4)
+    second = found(broker, topic, start="offset", offset=4, partitions=[0], limit=9)
+    assert [*first, *second] == [str(number) for number in range(10)]
 
 
 def test_scans_of_a_node_and_of_a_caller_are_limited_and_a_page_hears_why(
@@ -286,7 +303,7 @@ def test_a_scan_holds_no_more_bytes_than_it_may(
 ) -> None:
     monkeypatch.setattr(browse, "HELD_BYTES", 5 * browse_frames.SHOWN_BYTES_MAX)
     with scan(broker.http_url, large_headers, start=start) as one:
-        assert one.until("end")["reason"] == "limit"
+        assert one.until("end")["reason"] == "held_bytes"
     values = [int(value) for value in one.values]
     assert 1 <= len(values) <= 6
     assert values == ([*range(40)] if start == "oldest" else [*range(39, -1, -1)])[: len(values)]

@@ -119,6 +119,7 @@ def test_labels_with_quotes_and_newlines_survive() -> None:
 def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     node = counters()
     node.bytes_in, node.bytes_out = 11, 22
+    node.http_bytes_in, node.http_bytes_out = 33, 44
     node.connections, node.connections_total = 3, 9
     node.loop_lag_seconds = 0.25
     node.slow_turns = 2
@@ -129,6 +130,8 @@ def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     assert found[labelled("penstock_flush_seconds_sum")] == 0.5
     assert found[labelled("penstock_received_bytes_total")] == 11
     assert found[labelled("penstock_sent_bytes_total")] == 22
+    assert found[labelled("penstock_http_received_bytes_total")] == 33
+    assert found[labelled("penstock_http_sent_bytes_total")] == 44
     assert found[labelled("penstock_connections")] == 3
     assert found[labelled("penstock_connections_accepted_total")] == 9
     assert found[labelled("penstock_event_loop_lag_seconds")] == 0.25

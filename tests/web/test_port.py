@@ -1,6 +1,7 @@
 """The HTTP port on a real socket, on an event loop of its host."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -13,7 +14,7 @@ import uvloop
 
 from penstock.config import Limits, NodeConfig
 from penstock.node import Node
-from penstock.web import WebPort, port
+from penstock.web import WebPort, http_protocol
 
 TWO_CONNECTIONS = Limits(max_http_connections=2)
 
@@ -124,18 +125,106 @@ def test_an_unknown_path_is_answered_with_the_known_ones_and_the_description_of_
     run(scenario)
 
 
-def test_a_request_with_two_lengths_is_refused_and_ends_its_connection() -> None:
+async def raw_answer(number: int, sent: bytes) -> bytes:
+    """Everything that comes back until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", number)
+    writer.write(sent)
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("lengths", "reason"),
+    [
+        (("Content-Length: 5", "Transfer-Encoding: chunked"), ("Content-Length", "Transfer-Encoding")),
+        (("Transfer-Encoding: chunked", "Content-Length: 5"), ("Content-Length", "Transfer-Encoding")),
+        (("Content-Length: 5", "Content-Length: 0"), ("Duplicate Content-Length",)),
+        (("Transfer-Encoding: chunked, gzip",), ("Transfer-Encoding",)),
+        (("Transfer-Encoding : chunked",), ("header",)),
+        (("Host: other",), ("2 Host headers",)),
+    ],
+)
+def test_a_request_that_two_programs_may_read_differently_is_refused_and_ends_its_connection(
+    lengths: tuple[str, ...], reason: tuple[str, ...]
+) -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            lines = "\r\n".join(("GET /health HTTP/1.1", "Host: x", *lengths))
+            next_one = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
+            answer = await raw_answer(number, f"{lines}\r\n\r\n0\r\n\r\n{next_one}".encode())
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert answer.count(b"HTTP/1.1") == 1
+            error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+            assert error["code"] == "invalid_request"
+            for word in reason:
+                assert word in error["message"]
+
+    run(scenario)
+
+
+def test_a_request_without_a_host_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            assert b"0 Host headers" in await raw_answer(number, b"GET /health HTTP/1.1\r\n\r\n")
+
+    run(scenario)
+
+
+def test_requests_in_advance_are_answered_in_their_order_and_an_invalid_one_after_them() -> None:
+    """Of 1,000 requests some wait for those before them unparsed."""
+
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            both = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
+            answer = await raw_answer(number, both * 500 + b"not HTTP\r\n\r\n" + both)
+            statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+            assert statuses == [b"200", b"503"] * 500 + [b"400"]
+
+    run(scenario)
+
+
+def test_trailers_are_not_headers() -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            lines = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+            page = await raw_answer(number, f"{lines}0\r\nAccept: text/html\r\nX: y\r\n\r\n".encode())
+            assert page.startswith(b"HTTP/1.1 200 "), "with Accept: text/html it would lead to the console"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "GET /health HTTP/1.1\r\nX: ",
+        "GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        "GET /v1/topics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    ],
+    ids=["header", "chunk extension", "trailer"],
+)
+def test_nothing_between_bodies_is_endless(begun: str) -> None:
     async def scenario() -> None:
         async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
-            lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked"
-            next_one = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
-            writer.write(f"GET /health HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n0\r\n\r\n{next_one}".encode())
-            answer = await asyncio.wait_for(reader.read(), 30)
+            writer.write(begun.encode())
+            with contextlib.suppress(ConnectionError):
+                for _ in range(100):
+                    writer.write(b"a" * http_protocol.MAX_HEADER_BYTES)
+                    await writer.drain()
+                await asyncio.wait_for(reader.read(), 30)
             writer.close()
-            assert answer.startswith(b"HTTP/1.1 400 ")
-            assert b"Content-Length and Transfer-Encoding" in answer
-            assert answer.count(b"HTTP/1.1") == 1
+            assert (await ask(number, "/health"))[0] == 200
+
+    run(scenario)
+
+
+def test_a_response_to_head_has_headers_and_no_body() -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            status, headers, body = await ask(number, "/health", method="HEAD")
+            assert (status, body) == (200, b"")
+            assert int(headers["content-length"]) > 0
 
     run(scenario)
 
@@ -155,7 +244,7 @@ def test_endless_headers_are_refused_and_other_callers_are_served() -> None:
     async def scenario() -> None:
         async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
-            writer.write(b"GET /health HTTP/1.1\r\nX: " + b"a" * 2 * port.MAX_HEADER_BYTES)
+            writer.write(b"GET /health HTTP/1.1\r\nX: " + b"a" * 2 * http_protocol.MAX_HEADER_BYTES)
             assert b" 400 " in await asyncio.wait_for(reader.read(), 30)
             writer.close()
             assert (await ask(number, "/health"))[0] == 200
@@ -195,7 +284,7 @@ def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one() 
 def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(port.BoundedProtocol, "answering", True)
+    monkeypatch.setattr(http_protocol.BoundedProtocol, "answering", True)
 
     async def scenario() -> None:
         async with serving(idle_node(TWO_CONNECTIONS)) as number:

@@ -110,7 +110,10 @@ def create_token(state: ClusterState, token: ApiToken, limits: Limits) -> list[M
     mine = state.access.tokens_of(token.user)
     expired = [old.token_id for old in mine if old.has_expired(token.created_ms)]
     if len(mine) - len(expired) >= limits.max_tokens_per_user:
-        message = f"{token.user!r} has {len(mine)} API tokens, and limits.max_tokens_per_user allows no more"
+        message = (
+            f"{token.user!r} has {len(mine)} API tokens, and limits.max_tokens_per_user allows no more: "
+            "revoke one that is not used"
+        )
         raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
     if len(state.access.tokens) - len(expired) >= limits.max_tokens:
         message = (

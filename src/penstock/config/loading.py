@@ -276,6 +276,19 @@ def _read_names(origin: str, value: object) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
+def _read_networks(origin: str, value: object) -> tuple[str, ...]:
+    from ipaddress import ip_network
+
+    names = _read_names(origin, value)
+    for name in names:
+        try:
+            ip_network(name)
+        except ValueError:
+            expected = "an address or a network, such as 127.0.0.1 or 10.0.0.0/8"
+            raise ConfigError(origin, name, expected) from None
+    return names
+
+
 def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
     """A list in TOML, a comma-separated string elsewhere."""
     parts = value if isinstance(value, list) else str(value).split(",")
@@ -286,6 +299,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "seeds": _read_seeds,
     "super_users": _read_super_users,
     "http_hosts": _read_names,
+    "http_trusted_proxies": _read_networks,
     "topics": lambda origin, value: read_declared(origin, value, DeclaredTopic),
     "queues": lambda origin, value: read_declared(origin, value, DeclaredQueue),
     "listeners": read_listeners,

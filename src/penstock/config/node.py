@@ -136,6 +136,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     http_hosts: tuple[str, ...] = ()
     """More names at which clients reach the HTTP port, behind a proxy for example; `*`: any name. A request whose Host
     header has another name is refused: see docs/security.md."""
+    http_trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies before the HTTP port: the node takes the client's address from their header
+    X-Forwarded-For. From all others the header counts for nothing."""
     max_session_ms: Annotated[int, Meta(ge=0)] = 0
     """Clients must log in again after so long: Kafka clients on their connection (KIP-368), others by opening another
     WebSocket. 0: only when their token expires."""

@@ -28,6 +28,8 @@ class NodeMetrics:
         "connections_total",
         "elections_won",
         "failed_logins",
+        "http_bytes_in",
+        "http_bytes_out",
         "loop_lag_seconds",
         "slow_turns",
         "started_seconds",
@@ -42,6 +44,9 @@ class NodeMetrics:
         self.connections_total = 0
         self.elections_won = 0
         self.failed_logins = 0
+        self.http_bytes_in = 0
+        self.http_bytes_out = 0
+        """Requests that publish, responses and frames with records. `bytes_in` and `bytes_out` count Kafka clients."""
         self.loop_lag_seconds = 0.0
         self.slow_turns = 0
         self.throttled: dict[str, int] = {}

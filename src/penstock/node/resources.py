@@ -92,7 +92,7 @@ class Resources:
         self._state = state
         self._access = access
         self._is_open = not access.is_required
-        self._protected = frozenset(protected)
+        self.own_logs = frozenset(protected)
         self._topics = state.topics  # one mapping for the life of the state: `apply` changes it in place
         self._partitions = partitions
 
@@ -100,7 +100,7 @@ class Resources:
         """The only decision on what a caller may do with a resource."""
         if self._is_open:
             return True
-        if name in self._protected and resource_type is ResourceType.TOPIC and operation in _CHANGES:
+        if name in self.own_logs and resource_type is ResourceType.TOPIC and operation in _CHANGES:
             operation, resource_type, name = Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME
         return self._access.allows(caller, operation, resource_type, name)
 

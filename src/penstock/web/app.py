@@ -13,23 +13,24 @@ import asyncio
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.node.shared_work import SharedWork
 from penstock.types import Operation
+from penstock.web.api.paths import OperationRoutes
 from penstock.web.api.problems import Problem, as_problem
-from penstock.web.api.routing import error_response
+from penstock.web.api.responses import error_response
 from penstock.web.callers import caller_of
 from penstock.web.console_files import Console, wants_page
+from penstock.web.exchanges import has_begun
 from penstock.web.login import LoginGate
 from penstock.web.metrics import CONTENT_TYPE, render
-from penstock.web.operations import DOCUMENT_PATH, api_routes
+from penstock.web.operations import DOCUMENT_PATH, operations, socket_routes
 from penstock.web.snapshot import take_snapshot
 from penstock.web.websocket_frames import refuse_path
 
@@ -38,23 +39,46 @@ PATHS = ["/health", "/ready", "/metrics", "/v1", DOCUMENT_PATH, "/console/"]
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def build_app(node: Node) -> Starlette:
-    """The ASGI application for one node. `state.stopping` is set before it stops: long polls end then."""
-    pages = Pages(node)
-    routes: list[BaseRoute] = [
-        Route("/", pages.index),
-        Route("/health", pages.health),
-        Route("/ready", pages.ready),
-        Route("/metrics", pages.metrics),
-        *Console().routes(),
-        *api_routes(node),
-        WebSocketRoute("/{path:path}", refuse_path),
-    ]
-    handlers = {HTTPException: explain, Exception: explain_bug}
-    layers = [Middleware(LoginGate, node=node), Middleware(OneLength)]
-    app = Starlette(routes=routes, middleware=layers, exception_handlers=handlers)
-    app.state.stopping = asyncio.Event()
-    return app
+class WebApp:
+    """The ASGI application of one node: who it is (`LoginGate`), then an operation of the table, or else a page.
+
+    Operations do not go through Starlette's router and its layers, which would cost more than most of them."""
+
+    def __init__(self, node: Node) -> None:
+        pages = Pages(node)
+        self._operations = OperationRoutes(operations(node), node)
+        routes: list[BaseRoute] = [
+            self._operations,  # for those that refuse a method
+            *socket_routes(node),
+            Route("/", pages.index),
+            Route("/health", pages.health),
+            Route("/ready", pages.ready),
+            Route("/metrics", pages.metrics),
+            *Console().routes(),
+            WebSocketRoute("/{path:path}", refuse_path),
+        ]
+        handlers = {HTTPException: explain, Exception: explain_bug}
+        self._router = Starlette(routes=routes, exception_handlers=handlers)
+        self._gate = LoginGate(self._serve, node)
+        self.stopping = self._router.state.stopping = asyncio.Event()
+        """Set before the node stops: long polls end then."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._gate(scope, receive, send)
+        except Exception as bug:  # uvicorn logs it and ends the connection
+            if scope["type"] == "http" and not has_begun(scope):
+                await (await explain_bug(Request(scope), bug))(scope, receive, send)
+            raise
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match, found = self._operations.matches(scope)
+        if match is not Match.FULL:
+            await self._router(scope, receive, send)
+            return
+        scope["app"] = self._router
+        scope.update(found)
+        await found["endpoint"](scope, receive, send)
 
 
 class Pages:
@@ -96,24 +120,6 @@ class Pages:
     async def _scrape(self) -> bytes:
         snapshot = await take_snapshot(self._node)
         return await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
-
-
-class OneLength:
-    """Refuses requests that give their length twice. One of the two is wrong, and a proxy in front of the node may
-    believe the other: the rest would be a second request to one of them, and a part of the first one's body to the
-    other, as the caller likes (request smuggling)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = [name for name, _ in scope["headers"]] if scope["type"] == "http" else []
-        if b"transfer-encoding" not in names or b"content-length" not in names:
-            await self._app(scope, receive, send)
-            return
-        message = "Content-Length and Transfer-Encoding exclude each other: send one of them"
-        problem = Problem(400, "invalid_body", message)
-        await error_response(problem, {"connection": "close"})(scope, receive, send)
 
 
 async def explain(request: Request, refusal: Exception) -> Response:

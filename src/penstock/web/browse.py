@@ -9,7 +9,7 @@ moment. It is no consumer: nothing is stored, nothing is leased. Limits, beside 
     a scan's load               one step (`partition_scan`.STEP_BYTES) at a time, in a thread
     many scans                  MAX_SCANS on a node, MAX_SCANS_OF_CALLER of a caller; more are refused
     sorting by time             `browse_frames`.MAX_LIMIT messages are held, and HELD_BYTES of them; a scan with more
-                                ends there as it ends at its limit
+                                ends there, with the reason held_bytes
     a tail                      TAILED_MAX partitions
     a client that takes none    the scan ends after CREDIT_SECONDS
     a schema registry           `schema_values`
@@ -205,7 +205,7 @@ class _Connection:
             raise wrong("partitions", message)
         client = InnerClient(self._node, caller)
         matches = compile_filter(request.filter)
-        scanner = PartitionScanner(self._node, client, request.topic, matches, self._schemas)
+        scanner = PartitionScanner(self._node, client, request.topic, matches, self._schemas, request.whole)
         return _Scan(request, partitions, client, scanner, self._sender)
 
     async def _listen(self, scan: "_Scan") -> None:
@@ -281,7 +281,7 @@ class _Scan:
         }
 
     async def run(self) -> str:
-        """Why it ended: the limit is reached, or all was scanned."""
+        """Why it ended: the limit is reached, no more bytes are held, or all was scanned."""
         firsts = await self._offsets(EARLIEST)
         lasts = await self._offsets(LATEST)
         if self._request.start == "tail":
@@ -289,6 +289,10 @@ class _Scan:
         if self._request.start == "newest":
             return await self._back(firsts, lasts)
         return await self._forward(await self._starts(firsts, lasts), lasts)
+
+    @property
+    def _at_limit(self) -> str:
+        return "limit" if self._limit == self._request.limit else "held_bytes"
 
     async def _offsets(self, timestamp: int) -> dict[int, int]:
         return await get_offsets(self._client, self._request.topic, self._partitions, timestamp)
@@ -306,24 +310,26 @@ class _Scan:
 
     async def _forward(self, starts: dict[int, int], ends: dict[int, int]) -> str:
         """Merges the partitions by time: the one that has come least far goes on, and a message is sent when all
-        partitions have come as far as its time."""
+        partitions have come as far as its time. A single partition is in the order of its offsets, so that a client can
+        go on after the last message."""
         self._total = sum(max(0, ends[one] - starts[one]) for one in starts)
         places = {one: at for one, at in starts.items() if at < ends[one]}
         reached: dict[int, int] = dict.fromkeys(places, NO_TIMESTAMP)
         held: list[BrowsedMessage] = []
+        is_single = len(starts) == 1
         while places:
             one = min(places, key=reached.__getitem__)
             step = await self._step(one, places[one], ends[one])
             places[one], reached[one] = step.next_offset, max(reached[one], step.last_timestamp_ms)
             if step.next_offset >= ends[one]:
                 del places[one], reached[one]
-            held = self._hold(sorted([*held, *step.found], key=_age))
-            frontier = min(reached.values(), default=None)
+            held = self._hold(step.found if is_single else sorted([*held, *step.found], key=_age))
+            frontier = None if is_single else min(reached.values(), default=None)
             ready = [each for each in held if frontier is None or each.timestamp_ms <= frontier]
             await self._send(ready)
             held = held[len(ready) :]
             if self._found >= self._limit:
-                return "limit"
+                return self._at_limit
         return "complete"
 
     async def _step(self, partition: int, at: int, end: int) -> Step:
@@ -362,7 +368,7 @@ class _Scan:
                     del tops[one]
             await self._send(best)
             if self._found >= self._limit:
-                return "limit"
+                return self._at_limit
             window = min(window * WINDOW_GROWTH, WINDOW_OFFSETS_MAX)
         return "complete"
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from penstock.batch import Record
 from penstock.web.api.payloads import RecordOut, record_out
 from penstock.web.api.topics import TopicName
 from penstock.web.scanned_record import BySchema, ScannedRecord
@@ -50,7 +51,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Browse(Frame, frozen=True, kw_only=True, tag="browse"):
     """`start`: the newest messages, the oldest ones, those from an `offset` or a `timestamp_ms` on, or `tail` for those
-    that come from now on, without an end. `credit`: how many messages the client takes before it asks for more."""
+    that come from now on, without an end. `credit`: how many messages the client takes before it asks for more.
+    `whole`: long keys, values and headers are not cut."""
 
     topic: TopicName
     start: Literal["newest", "oldest", "offset", "timestamp", "tail"] = "newest"
@@ -64,6 +66,7 @@ class Browse(Frame, frozen=True, kw_only=True, tag="browse"):
     ) = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 100
     credit: Credit = MAX_LIMIT
+    whole: bool = False
     filter: RecordFilter = RecordFilter()
 
 
@@ -108,21 +111,26 @@ class BrowsedMessage(RecordOut, frozen=True, kw_only=True):
     value_decoded: DecodedOut | None
 
 
-def browsed(scanned: ScannedRecord, partition: int) -> BrowsedMessage:
+def browsed(scanned: ScannedRecord, partition: int, whole: bool = False) -> BrowsedMessage:
     """The message as text, as far as it is UTF-8, else in base64."""
     record = scanned.record
     key, value = record.key, record.value
-    headers = _shown_headers(record.headers)
-    shown = record_out(record._replace(key=_cut(key), value=_cut(value), headers=headers), "text")
+    cut = record if whole else _cut_record(record)
+    shown = record_out(cut, "text")
     return BrowsedMessage(
         **{name: getattr(shown, name) for name in RecordOut.__struct_fields__},
         partition=partition,
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
-        truncated=max(len(key or b""), len(value or b"")) > SHOWN_BYTES_MAX or headers != record.headers,
-        key_decoded=_decoded_out(scanned.key),
-        value_decoded=_decoded_out(scanned.value),
+        truncated=cut != record,
+        key_decoded=_decoded_out(scanned.key, whole),
+        value_decoded=_decoded_out(scanned.value, whole),
     )
+
+
+def _cut_record(record: Record) -> Record:
+    headers = _shown_headers(record.headers)
+    return record._replace(key=_cut(record.key), value=_cut(record.value), headers=headers)
 
 
 def shown_size(message: BrowsedMessage) -> int:
@@ -147,10 +155,10 @@ def _shown_headers(headers: Headers) -> Headers:
     return tuple(shown)
 
 
-def _decoded_out(found: BySchema | None) -> DecodedOut | None:
+def _decoded_out(found: BySchema | None, whole: bool) -> DecodedOut | None:
     if found is None:
         return None
-    text = _cut(found.json)
+    text = found.json if whole else _cut(found.json)
     return DecodedOut(
         schema_id=str(found.decoded.key),
         schema_type=found.decoded.schema_type or None,

@@ -26,6 +26,8 @@ PASSWORD_USER = "penstock.password_user"
 """The user that logged in with a password, in a request's scope. One that is deleted may not stay."""
 TOKEN = "penstock.token"
 """The API token by which a caller logged in, in a request's scope. One that is revoked may not stay."""
+HEADERS = "penstock.headers"
+"""The headers by their names, in a request's scope."""
 EXPIRES_MS = "penstock.expires_ms"
 """When a caller's login ends, in a request's scope: its token expires, or `max_session_ms` is over. Missing if it never
 does."""
@@ -34,15 +36,26 @@ LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE = "login_expired", 4401
 """The client should open another WebSocket: unlike after `login_failed`, the same password or a newer token is good."""
 
 
+def header_of(scope: Scope, name: bytes) -> str:
+    """A header of a request or a WebSocket, the first of several; empty if there is none."""
+    found: dict[bytes, bytes] | None = scope.get(HEADERS)
+    if found is None:
+        found = scope[HEADERS] = dict(reversed(scope["headers"]))
+    return found.get(name, b"").decode("latin-1")
+
+
 def caller_of(connection: HTTPConnection) -> Caller:
     """The client that sent a request or opened a WebSocket; anonymous before `web.login` has found out who it is."""
     known: Caller | None = connection.scope.get(CALLER)
-    if known is not None:
-        return known
-    host = connection.client.host if connection.client is not None else ""
+    return known if known is not None else unknown_caller(connection.scope)
+
+
+def unknown_caller(scope: Scope) -> Caller:
+    """The client before it has logged in."""
+    client: tuple[str, int] | None = scope.get("client")
     # A client that has shown a certificate is the principal that its subject names (`web.port`).
-    principal = connection.scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
-    return Caller(principal, host, connection.headers.get("user-agent", ""))
+    principal = scope.get("state", {}).get("principal", ANONYMOUS_PRINCIPAL)
+    return Caller(principal, client[0] if client is not None else "", header_of(scope, b"user-agent"))
 
 
 def check_login(node: Node, scope: Scope) -> None:

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import error_response
+from penstock.web.api.responses import error_response
 
 FOLDER = Path(__file__).parent / "console"
 PATH = "/console"

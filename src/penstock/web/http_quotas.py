@@ -1,4 +1,5 @@
-"""Quotas of HTTP requests and WebSockets: the bytes of a user count together with those of its Kafka clients.
+"""The bytes of records over HTTP and WebSockets: the node counts them for its figures, and quotas count those of a user
+together with those of its Kafka clients.
 
 An HTTP client has no connection that could be mute, so it hears 429 with `Retry-After`: a request of a user that is
 above its quota is refused before anything is done. A WebSocket gets its next records later.
@@ -33,8 +34,15 @@ def check_quota(node: Node, caller: Caller, kind: QuotaKind | None) -> None:
 
 def count_bytes(node: Node, caller: Caller, kind: QuotaKind | None, *, received: int, sent: int) -> None:
     """Counts the bytes of a request that was served."""
-    if kind is not None and node.quotas.in_force:
-        size = received if kind is QuotaKind.PRODUCER_BYTE_RATE else sent
+    if kind is None:
+        return
+    if kind is QuotaKind.PRODUCER_BYTE_RATE:
+        size = received
+        node.metrics.http_bytes_in += size
+    else:
+        size = sent
+        node.metrics.http_bytes_out += size
+    if node.quotas.in_force:
         node.quotas.record(kind, caller, size)
 
 
@@ -43,6 +51,7 @@ class SocketQuota:
 
     def __init__(self, node: Node, caller: Caller) -> None:
         self._quotas = node.quotas
+        self._metrics = node.metrics
         self._caller = caller
 
     def wait_seconds(self) -> float:
@@ -54,5 +63,6 @@ class SocketQuota:
     def sent(self, size: int) -> None:
         """Counts a frame with records."""
         kind = QuotaKind.CONSUMER_BYTE_RATE
+        self._metrics.http_bytes_out += size
         if self._quotas.in_force and self._quotas.record(kind, self._caller, size):
             self._quotas.throttled(kind)

@@ -21,7 +21,7 @@ import base64
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -35,8 +35,8 @@ from penstock.security.exchange import Accepted
 from penstock.security.tokens import is_api_token, parse_token
 from penstock.types import ANONYMOUS_PRINCIPAL, Caller
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import error_response
-from penstock.web.callers import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, caller_of
+from penstock.web.api.responses import error_response
+from penstock.web.callers import CALLER, EXPIRES_MS, PASSWORD_USER, TOKEN, header_of, unknown_caller
 from penstock.web.console_files import is_console_path, wants_page
 
 log = logging.getLogger("penstock.web")
@@ -49,6 +49,8 @@ CHALLENGE = {"www-authenticate": 'Basic realm="penstock", charset="UTF-8", Beare
 MAX_AUTHORIZATION_BYTES = 12 * 1024
 """Tokens of identity providers have a few kilobytes; all headers together have at most 16."""
 ANY_NAME = "*"
+MAX_HOSTS = 100
+"""Host headers that are remembered. A caller chooses them, each at most as long as all headers may be."""
 
 
 class LoginGate:
@@ -58,39 +60,47 @@ class LoginGate:
         self._app = app
         self._node = node
         self._names = known_names(node)
+        self._hosts: set[str] = set()
+        """Host headers that were found to be good."""
         self._warnings = LimitedLog(log, asyncio.get_running_loop().time)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        connection = HTTPConnection(scope)
         try:
-            check_host(connection.headers.get("host", ""), self._names)
-            if not _is_page(connection):
-                check_site(connection.headers)
-            scope[CALLER] = await self._caller(connection)
+            self._check_host(header_of(scope, b"host"))
+            is_page = _is_page(scope)
+            if not is_page:
+                check_site(header_of(scope, b"sec-fetch-site"))
+            caller = unknown_caller(scope)
+            if self._node.config.require_login and not is_page:
+                caller = await self._logged_in_caller(scope, caller)
+            scope[CALLER] = caller
         except Problem as problem:
             headers = CHALLENGE if problem.status == 401 else None
             await _refuse(error_response(problem, headers), scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _caller(self, connection: HTTPConnection) -> Caller:
-        caller, config = caller_of(connection), self._node.config
-        path = connection.scope["path"]
-        if not config.require_login or path in OPEN_PATHS or _is_page(connection):
+    def _check_host(self, host: str) -> None:
+        if host not in self._hosts:
+            check_host(host, self._names)
+            if len(self._hosts) < MAX_HOSTS:
+                self._hosts.add(host)
+
+    async def _logged_in_caller(self, scope: Scope, caller: Caller) -> Caller:
+        path = scope["path"]
+        if path in OPEN_PATHS or (path == METRICS_PATH and self._node.config.metrics_without_login):
             return caller
-        if path == METRICS_PATH and config.metrics_without_login:
-            return caller
-        authorization = connection.headers.get("authorization", "") or _bearer_protocol(connection)
+        authorization = header_of(scope, b"authorization") or _bearer_protocol(scope)
         if not authorization and caller.principal != ANONYMOUS_PRINCIPAL:
             return caller  # it has shown a certificate
         if not authorization:
             message = "log in with the header Authorization: Basic (user and password), or Bearer (a token)"
             raise Problem(401, "login_required", message)
         try:
-            return await self._logged_in(authorization, caller, connection.scope)
+            return await self._logged_in(authorization, caller, scope)
         except AuthenticationError as refused:
             await self._tell_failure(refused, caller)
             raise Problem(401, "login_failed", refused.message) from None
@@ -130,17 +140,17 @@ async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send
         await response(scope, receive, send)
 
 
-def _is_page(connection: HTTPConnection) -> bool:
+def _is_page(scope: Scope) -> bool:
     """Whether it asks for a file of the console, or is a browser that will be led there."""
-    path: str = connection.scope["path"]
-    return is_console_path(path) or (path == "/" and wants_page(connection.headers))
+    path: str = scope["path"]
+    return is_console_path(path) or (path == "/" and wants_page(HTTPConnection(scope).headers))
 
 
-def _bearer_protocol(connection: HTTPConnection) -> str:
+def _bearer_protocol(scope: Scope) -> str:
     """The Authorization that a WebSocket's subprotocols stand for; empty if there is none."""
-    if connection.scope["type"] != "websocket":
+    if scope["type"] != "websocket":
         return ""
-    offered: list[str] = connection.scope.get("subprotocols", [])
+    offered: list[str] = scope.get("subprotocols", [])
     found = (one for one in offered if one.startswith(BEARER_PROTOCOL))
     return next((f"Bearer {one.removeprefix(BEARER_PROTOCOL)}" for one in found), "")
 
@@ -159,9 +169,9 @@ def read_basic(value: str) -> tuple[str, str]:
 # --- pages of other sites
 
 
-def check_site(headers: Mapping[str, str]) -> None:
-    """Problem if a page of another site made the browser send this."""
-    if headers.get("sec-fetch-site") == "cross-site":
+def check_site(fetch_site: str) -> None:
+    """Problem if a page of another site made the browser send this, as the header Sec-Fetch-Site says."""
+    if fetch_site == "cross-site":
         raise Problem(403, "foreign_site", "a page of another site may not send requests here")
 
 

@@ -63,6 +63,14 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield _counter("received_bytes", "Bytes received from Kafka clients", snapshot.bytes_in)
     yield _counter("sent_bytes", "Bytes sent to Kafka clients", snapshot.bytes_out)
+    yield _counter(
+        "http_received_bytes", "Bytes of HTTP requests that publish records", snapshot.http_bytes_in
+    )
+    yield _counter(
+        "http_sent_bytes",
+        "Bytes of HTTP responses and WebSocket frames with records",
+        snapshot.http_bytes_out,
+    )
     yield _gauge("connections", "Open connections of Kafka clients", snapshot.connections)
     yield _counter(
         "connections", "Connections that were ever accepted", snapshot.connections_total, "accepted"

@@ -36,7 +36,7 @@ from penstock.web.api.queues import Queues
 from penstock.web.api.quotas import Quotas
 from penstock.web.api.reading import Reading
 from penstock.web.api.roles import Roles
-from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
+from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams
 from penstock.web.api.subscriptions import SubscriptionsApi
 from penstock.web.api.topic_usage import TopicUsage
 from penstock.web.api.topics import Topics
@@ -279,7 +279,7 @@ def _access_rules(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/acls/effective", permissions.list_effective_rules, DESCRIBE, CLUSTER,
                       "All rules that count for a principal, and the roles that they come from", (409,)),
         HttpOperation("GET", "/v1/roles", roles.list_roles, DESCRIBE, CLUSTER,
-                      "Roles: the four that are built in, and those of your own", (409,)),
+                      "Roles: those that are built in, and those of your own", (409,)),
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
                       "Create or replace a role; all who have it get its new permissions", (409,), changes="role"),
         HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
@@ -347,9 +347,9 @@ class Index:
         return Answer(200, self._document)
 
 
-def api_routes(node: Node) -> list[BaseRoute]:
-    """The routes of one node under /v1."""
-    found: list[BaseRoute] = [*routes(operations(node), node)]
+def socket_routes(node: Node) -> list[BaseRoute]:
+    """The WebSockets of one node under /v1."""
+    found: list[BaseRoute] = []
     for endpoint in (PushEndpoint(node), WorkEndpoint(node), BrowseEndpoint(node)):
         found += [WebSocketRoute(endpoint.path, endpoint.serve), Route(endpoint.path, endpoint.explain)]
     return found

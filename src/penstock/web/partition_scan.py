@@ -50,12 +50,14 @@ class PartitionScanner:
         topic: str,
         matches: Matches,
         schemas: "RegistryValues | None" = None,
+        whole: bool = False,
     ) -> None:
         self._reading = Reading(node)
         self._client = client
         self._topic = topic
         self._matches = matches
         self._schemas = schemas
+        self._whole = whole
 
     async def step(self, partition: int, first: int, end: int, *, wait_ms: int = 0) -> Step:
         """The matching records from `first` on and before `end`, as far as one fetch reads. With `wait_ms`, it waits
@@ -75,12 +77,18 @@ class PartitionScanner:
         return step._replace(next_offset=end) if is_stuck else step
 
     async def _select(self, data: bytes, partition: int, first: int, end: int) -> Step:
-        arguments = data, partition, first, end, self._matches, self._schemas
+        arguments = data, partition, first, end, self._matches, self._schemas, self._whole
         return await in_thread_if(bool(data), select, *arguments)
 
 
 def select(
-    data: bytes, partition: int, first: int, end: int, matches: Matches, schemas: "RegistryValues | None"
+    data: bytes,
+    partition: int,
+    first: int,
+    end: int,
+    matches: Matches,
+    schemas: "RegistryValues | None",
+    whole: bool = False,
 ) -> Step:
     """May run in a thread."""
     found: list[BrowsedMessage] = []
@@ -102,7 +110,7 @@ def select(
             last_timestamp_ms = one.timestamp
             scanned = ScannedRecord(one, schemas, missing)
             if matches(scanned):
-                found.append(browsed(scanned, partition))
+                found.append(browsed(scanned, partition, whole))
                 shown_bytes += shown_size(found[-1])
         next_offset = max(next_offset, header.next_offset)
         if next_offset >= end:

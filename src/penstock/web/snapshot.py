@@ -89,6 +89,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     started_seconds: float
     bytes_in: int
     bytes_out: int
+    http_bytes_in: int
+    http_bytes_out: int
     connections: int
     connections_total: int
     loop_lag_seconds: float
@@ -160,6 +162,8 @@ def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
         started_seconds=counters.started_seconds,
         bytes_in=counters.bytes_in,
         bytes_out=counters.bytes_out,
+        http_bytes_in=counters.http_bytes_in,
+        http_bytes_out=counters.http_bytes_out,
         connections=counters.connections,
         connections_total=counters.connections_total,
         loop_lag_seconds=counters.loop_lag_seconds,

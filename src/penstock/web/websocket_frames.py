@@ -17,7 +17,8 @@ from penstock.errors import KafkaError
 from penstock.node import Node
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
-from penstock.web.api.routing import error_response, not_ready
+from penstock.web.api.responses import error_response
+from penstock.web.api.routing import not_ready
 from penstock.web.callers import EXPIRES_MS, caller_of, check_login, now_ms
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame

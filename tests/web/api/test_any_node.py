@@ -102,6 +102,26 @@ def read_all(client: httpx.Client, topic: str) -> list[Any]:
     return values
 
 
+def test_every_node_adds_up_the_sizes_and_rates_of_topics(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str
+) -> None:
+    now_ms = trio.node(1).clock.wall_ms()
+
+    def sample(at_ms: int) -> None:
+        for node in NODES:
+            trio.run(trio.node(node).samples.take(at_ms))
+
+    sample(now_ms - 2_000)
+    records = [{"value": "x" * 1_000, "partition": number % 3} for number in range(30)]
+    callers[1].post(f"/v1/topics/{topic}/records", json={"records": records}).raise_for_status()
+    sample(now_ms)
+    for client in callers.values():
+        listed = client.get("/v1/topics?figures=true").json()["topics"]
+        [row] = [one for one in listed if one["name"] == topic]
+        assert row["message_rate"] == 15  # each message counts once, and not once for each replica
+        assert row["size_bytes"] > 60_000  # of two of three replicas at least
+
+
 # --- every call on every node
 
 

@@ -184,3 +184,17 @@ def test_a_missing_group_is_404_also_before_the_first_group() -> None:
         assert httpx.delete(f"{fresh.http_url}/v1/groups/missing").status_code == 404
         topics = httpx.get(f"{fresh.http_url}/v1/topics?internal=true").json()["topics"]
         assert topics == []  # reading creates no topic
+
+
+@pytest.mark.parametrize("name", [".", "..", "~.", "~~..", "~", "..."])
+def test_a_group_whose_name_is_dots_is_named_with_a_tilde(
+    http: httpx.Client, unique: Callable[[str], str], name: str
+) -> None:
+    """A client that follows the URL standard takes the segments . and .. out of a path."""
+    topic = unique("dots")
+    http.post("/v1/topics", json={"name": topic}).raise_for_status()
+    segment = f"~{name}" if name.strip("~") in (".", "..") else name
+    http.post(f"/v1/groups/{segment}/offsets", json={"topic": topic, "to": 0}).raise_for_status()
+    assert http.get(f"/v1/groups/{segment}").json()["group"] == name
+    assert name in [one["group"] for one in http.get("/v1/groups").json()["groups"]]
+    http.delete(f"/v1/groups/{segment}").raise_for_status()

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import h11
 import httpx
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ from penstock import Broker
 from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.memory import MemoryBudget
-from penstock.web import port
 from penstock.web.api import bodies, routing
 from penstock.web.api.bodies import reserve
 from penstock.web.api.problems import Problem
@@ -181,15 +179,17 @@ def test_a_body_that_turns_out_invalid_is_400_and_nothing_else_answers_it(
 
 
 def test_chunks_are_counted_for_each_request_and_only_those_of_its_body() -> None:
-    connection = port.ChunkLimit(3)
-    connection.receive_data(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-    assert isinstance(connection.next_event(), h11.Request)
-    for piece in (b"2\r\nx", b"x\r\n", b"1\r\nx\r\n", b"1\r\nx\r\n"):
-        connection.receive_data(piece)
-        assert isinstance(connection.next_event(), h11.Data)
-    connection.receive_data(b"1\r\nx\r\n")
-    with pytest.raises(h11.RemoteProtocolError, match="max_http_body_chunks=3"):
-        connection.next_event()
+    with limited(max_http_body_chunks=3) as client, connect(client) as sock:
+        lines = f"POST {PUBLISH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+        three = f"{lines}Transfer-Encoding: chunked\r\n\r\n2\r\nxx\r\n1\r\nx\r\n1\r\nx\r\n".encode()
+        for sent in (three + b"0\r\n\r\n", three + b"0\r\n\r\n"):
+            for at in range(len(sent)):  # a chunk that comes in pieces is one
+                sock.sendall(sent[at : at + 1])
+            assert answer_of(sock)[0] == 200
+        sock.sendall(three + b"1\r\nx\r\n")
+        status, said = answer_of(sock)
+        assert (status, said["error"]["code"]) == (413, "body_too_large")
+        assert "max_http_body_chunks=3" in said["error"]["message"]
 
 
 def test_too_many_records_are_refused_before_any_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +351,17 @@ def test_a_stopping_broker_answers_waiting_readers() -> None:
 
 
 # --- connections
+
+
+def test_a_request_that_offers_another_protocol_is_served_with_its_body() -> None:
+    """Java's HttpClient offers HTTP/2 with its first request to a server."""
+    body = b'{"records": [{"value": 1}]}'
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n\r\n"
+    with limited() as client, connect(client) as sock:
+        for offset in range(2):
+            sock.sendall(head(PUBLISH, len(body)).removesuffix(b"\r\n") + offer + body)
+            status, said = answer_of(sock)
+            assert (status, said["records"]) == (200, [{"partition": 0, "offset": offset, "error": None}])
 
 
 def test_a_node_that_is_not_ready_answers_with_an_error(http: httpx.Client, broker: Broker) -> None:

@@ -11,6 +11,7 @@ from penstock.node.calls.messages.status import ALL_GROUPS, Sample
 from penstock.node.status import samples
 from penstock.web.api import overview
 from penstock.web.api.overview import add_up
+from tests.web.browsing import scan
 
 PATIENCE_SECONDS = 60
 
@@ -75,6 +76,51 @@ def test_the_ring_keeps_the_last_samples_and_the_groups_that_are_farthest_behind
         assert http.get("/v1/groups/near/samples").json()["samples"] == []
         until(lambda: len(http.get("/v1/cluster/samples").json()["samples"]) == 3)
         assert http.get("/v1/cluster/samples").json()["samples"][-1]["lag"] == 8
+
+
+@pytest.mark.usefixtures("quick")
+def test_topics_have_sizes_and_rates_of_the_last_sample() -> None:
+    with Broker() as broker, httpx.Client(base_url=f"{broker.http_url}/v1/", timeout=60) as http:
+        for name in ("busy", "quiet"):
+            http.post("topics", json={"name": name, "partitions": 3}).raise_for_status()
+
+        def figures(query: str = "?figures=true") -> dict[str, tuple[int | None, float | None]]:
+            rows = http.get(f"topics{query}").json()["topics"]
+            return {row["name"]: (row.get("size_bytes"), row.get("message_rate")) for row in rows}
+
+        records = [{"value": "x" * 100, "partition": number % 3} for number in range(90)]
+
+        def rate_while_publishing() -> float:
+            http.post("topics/busy/records", json={"records": records}).raise_for_status()
+            return figures()["busy"][1] or 0
+
+        until(lambda: rate_while_publishing() > 0)
+        size, rate = until(lambda: found if (found := figures()["busy"])[1] == 0 else None)
+        assert (size > 9_000, rate) == (True, 0)
+        assert figures()["quiet"] == (0, 0)
+        assert figures("") == dict.fromkeys(("busy", "quiet"), (None, None))
+
+
+@pytest.mark.usefixtures("quick")
+def test_records_over_http_and_websockets_are_in_the_bytes_per_second() -> None:
+    with Broker() as broker, httpx.Client(base_url=f"{broker.http_url}/v1/", timeout=60) as http:
+        http.post("topics", json={"name": "orders"}).raise_for_status()
+
+        def most(name: str) -> float:
+            return max((row[name] for row in http.get("cluster/samples").json()["samples"]), default=0.0)
+
+        until(lambda: http.get("cluster/samples").json()["samples"])  # a rate needs a sample before it
+        http.post("topics/orders/records", json={"records": [{"value": "x" * 10_000}]}).raise_for_status()
+        until(lambda: most("bytes_in_rate") > 10_000)
+        assert most("bytes_out_rate") < 10_000
+        http.get("topics/orders/partitions/0/records").raise_for_status()
+        until(lambda: most("bytes_out_rate") > 10_000)
+        node = broker._thread.service.node
+        assert node is not None
+        sent = node.metrics.http_bytes_out
+        with scan(broker.http_url, "orders") as one:
+            one.until("end")
+        assert node.metrics.http_bytes_out > sent + 10_000
 
 
 def until(look: Callable[[], object]):

@@ -1,5 +1,6 @@
 """Topics over HTTP."""
 
+import time
 from collections.abc import Callable
 
 import httpx
@@ -9,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock import Broker
 
 Unique = Callable[[str], str]
+PATIENCE_SECONDS = 60
 
 
 def test_a_topic_is_created_as_requested_and_kafka_clients_see_it(
@@ -65,6 +67,23 @@ def test_internal_topics_are_listed_only_when_asked_for(http: httpx.Client, uniq
     every = {row["name"]: row["internal"] for row in http.get("/v1/topics?internal=true").json()["topics"]}
     assert "__consumer_offsets" not in usual
     assert every["__consumer_offsets"] is True
+
+
+def test_the_brokers_own_logs_are_listed_with_the_internal_topics() -> None:
+    with (
+        Broker(status_topic="penstock.status") as broker,
+        httpx.Client(base_url=broker.http_url, timeout=60) as http,
+    ):
+        http.post("/v1/topics", json={"name": "orders"}).raise_for_status()
+
+        def names(query: str) -> set[str]:
+            return {row["name"] for row in http.get(f"/v1/topics{query}").json()["topics"]}
+
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while "penstock.status" not in names("?internal=true"):
+            assert time.monotonic() < deadline
+        assert names("") == {"orders"}
+        assert http.get("/v1/cluster/summary").json()["topics"] == 1
 
 
 def test_configs_are_set_and_unset_and_the_others_stay(http: httpx.Client, unique: Unique) -> None:

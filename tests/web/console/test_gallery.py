@@ -29,6 +29,7 @@ SAMPLES = 100
 TOPICS = ("orders", "payments", "clicks", "shipments", "returns", "stock")
 PAGES = {
     "overview": "",
+    "topics": "topics",
     "topic": "topics/orders",
     "consumers": "topics/orders?part=consumers",
     "groups": "groups",
@@ -83,7 +84,8 @@ class Shop:
                 received = http.post("queues/emails/receive", json={"max": 10, "consumer": "mailer"})
                 jobs = received.raise_for_status().json()["jobs"]
                 done = [job["receipt"] for job in jobs[: 10 - number % 2]]
-                http.post("queues/emails/settle", json={"accept": done}).raise_for_status()
+                bad = [done.pop()] if number % 20 == 5 and done else []
+                http.post("queues/emails/settle", json={"accept": done, "reject": bad}).raise_for_status()
                 if self._ended.wait(0.5):
                     return
 

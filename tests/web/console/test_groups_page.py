@@ -127,6 +127,26 @@ def test_a_preview_goes_when_the_form_changes_and_a_choice_needs_its_field(
     assert set(committed(broker, name).values()) == {7}
 
 
+def test_groups_whose_names_are_dots_have_pages(
+    billing: tuple[str, Consumer], open_page: OpenPage, http: httpx.Client
+) -> None:
+    topic, _ = billing
+    for segment in ("~.", "~.."):
+        http.post(f"/v1/groups/{segment}/offsets", json={"topic": topic, "to": "latest"}).raise_for_status()
+    page = open_page("groups")
+    page.get_by_role("link", name="..", exact=True).click()
+    expect(page.get_by_role("heading", name="..", exact=True)).to_be_visible()
+    expect(page.locator(".tile", has_text="Lag").locator(".value")).to_have_text("0")
+    page.reload()
+    expect(page.get_by_role("heading", name="..", exact=True)).to_be_visible()
+    page.get_by_role("link", name=topic).first.click()
+    page.get_by_role("link", name="Consumers").click()
+    page.get_by_role("cell", name=".", exact=True).get_by_role("link").click()
+    expect(page.get_by_role("heading", name=".", exact=True)).to_be_visible()
+    for segment in ("~.", "~.."):
+        http.delete(f"/v1/groups/{segment}").raise_for_status()
+
+
 def test_a_group_is_deleted(broker: Broker, billing: tuple[str, Consumer], open_page: OpenPage) -> None:
     name, consumer = billing
     consumer.close()

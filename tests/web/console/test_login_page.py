@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from penstock import Broker
+from penstock.config import Limits
 from penstock.node.access import logins
 from tests.web.api.secured import PASSWORDS, caller
 from tests.web.console.conftest import OpenPage, TakePicture
@@ -72,6 +73,28 @@ def test_logging_out_revokes_the_token(secured: Broker, open_page: OpenPage) -> 
     assert answer.status_code == 401
 
 
+def test_a_login_replaces_the_oldest_token_of_the_console_and_says_why_if_there_is_none(
+    open_page: OpenPage,
+) -> None:
+    with (
+        Broker(users=PASSWORDS, limits=Limits(max_tokens_per_user=2)) as broker,
+        caller(broker, "admin", PASSWORDS["admin"]) as admin,
+    ):
+        made = admin.post("/v1/users/admin/tokens", json={"description": "backup"}).json()["token_id"]
+        pages = [open_page("topics", at=broker) for _ in range(2)]
+        for page in pages:
+            log_in(page, "admin")
+            expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+        tokens = admin.get("/v1/users/admin/tokens").json()["tokens"]
+        assert [one["token_id"] for one in tokens] == [made, stored(pages[1])["tokenId"]]
+        pages[1].get_by_role("button", name="Log out").click()
+        expect(pages[1].get_by_role("heading", name="Log in to Penstock")).to_be_visible()
+        admin.post("/v1/users/admin/tokens", json={"description": "another"}).raise_for_status()
+        log_in(pages[1], "admin")
+        expect(pages[1].get_by_role("heading", name="Topics")).to_be_visible()
+        expect(pages[1].get_by_text("limits.max_tokens_per_user allows no more")).to_be_visible()
+
+
 def test_a_login_that_ends_while_a_dialog_is_open_shows_the_login_alone(
     secured: Broker, open_page: OpenPage
 ) -> None:
@@ -116,7 +139,9 @@ def test_a_refusal_of_the_api_is_told(secured: Broker, open_page: OpenPage) -> N
         assert admin.get("/v1/topics/forbidden").status_code == 404
 
 
-def test_a_user_without_rights_sees_no_topic(secured: Broker, open_page: OpenPage) -> None:
+def test_a_user_without_rights_sees_no_topic_and_what_is_hidden_on_the_overview(
+    secured: Broker, open_page: OpenPage, take_picture: TakePicture
+) -> None:
     page = open_page("topics", at=secured)
     log_in(page, "bob")
     expect(page.get_by_text("There are no topics yet")).to_be_visible()
@@ -125,5 +150,12 @@ def test_a_user_without_rights_sees_no_topic(secured: Broker, open_page: OpenPag
     page.get_by_role("link", name="Queues").click()
     expect(page.get_by_text("There are no queues yet")).to_be_visible()
     expect(page.get_by_role("button", name="Create a queue")).to_have_count(0)
+    rule = {"principal": "User:bob", "operation": "describe", "resource_type": "topic", "name": "news"}
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/acls", json={"acls": [rule]}).raise_for_status()
     page.get_by_role("link", name="Overview").click()
-    expect(page.get_by_role("alert")).to_contain_text("You may not do this")
+    expect(page.locator(".tile", has_text="Topics").locator(".value")).to_have_text("1")
+    expect(page.locator(".tile", has_text="Queues").locator(".value")).to_have_text("0")
+    expect(page.get_by_text("need the permission DESCRIBE on the cluster")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    take_picture(page, "overview-restricted")

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -71,7 +72,7 @@ def test_the_newest_messages_are_shown_and_one_is_opened(
 ) -> None:
     page = open_page(f"topics/{orders}/messages")
     expect(rows(page)).to_have_count(50)
-    expect(page.get_by_text("100 messages, ")).to_be_visible()
+    expect(page.get_by_text("100 messages, 300 of 300 scanned. It ended at 100 messages")).to_be_visible()
     page.get_by_label("Columns from JSON").fill("id, customer.city")
     page.get_by_label("Columns from JSON").press("Enter")
     expect(page.get_by_role("cell", name="Graz").first).to_be_visible()
@@ -104,7 +105,7 @@ def test_json_is_indented_unless_it_is_too_deep_or_too_long(open_page: OpenPage)
 def test_filters_select_and_are_in_the_address(orders: str, open_page: OpenPage) -> None:
     page = open_page(f"topics/{orders}/messages")
     ask(page, JSON_field="customer.city", Field_is="Graz", Key_contains="customer-3", At_most="500")
-    expect(page.get_by_text("10 messages, 300 of 300 scanned")).to_be_visible()
+    expect(page.get_by_text("10 messages, 300 of 300 scanned: all of them")).to_be_visible()
     again = open_page(page.url.partition("/console/")[2])
     expect(again.get_by_text("10 messages, 300 of 300 scanned")).to_be_visible()
     ask(again, Header="source", Header_contains="phone")
@@ -196,15 +197,81 @@ def test_a_tail_shows_new_messages_and_pauses(broker: Broker, orders: str, open_
     expect(page.get_by_role("button", name="Stop")).not_to_be_visible()
 
 
-def test_messages_are_downloaded(orders: str, open_page: OpenPage, tmp_path: Path) -> None:
-    page = open_page(f"topics/{orders}/messages?start=oldest&limit=20")
+def test_messages_are_downloaded_whole(
+    broker: Broker, orders: str, open_page: OpenPage, tmp_path: Path, take_picture: TakePicture
+) -> None:
+    long = "x" * 50_000  # longer than the page shows
+    producer = Producer(broker.client_settings())
+    producer.produce(orders, long, partition=1)
+    producer.flush()
+    page = open_page(f"topics/{orders}/messages?start=newest&limit=20")
     expect(rows(page)).to_have_count(20)
-    with page.expect_download() as started:
+
+    def downloaded(which: str) -> list[Any]:
         page.get_by_role("button", name="Download").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Messages").select_option(which)
+        take_picture(page, "download")
+        with page.expect_download() as started:
+            dialog.get_by_role("button", name="Download").click()
+        started.value.save_as(tmp_path / "messages.jsonl")
+        return [json.loads(line) for line in (tmp_path / "messages.jsonl").read_text().splitlines()]
+
+    lines = downloaded("shown")
+    assert {one["topic"] for one in lines} == {orders}
+    assert (len(lines), max(len(one["value"]) for one in lines)) == (20, len(long))
+    expect(page.get_by_text("20 messages downloaded. These are all.")).to_be_visible()
+    lines = downloaded("all")
+    assert (len(lines), lines[-1]["value"]) == (301, long)
+    assert sorted((one["partition"], one["offset"]) for one in lines) == [
+        *((0, at) for at in range(150)),
+        *((1, at) for at in range(151)),
+    ]
+    ask(page, Key_contains="customer-3", Start="From an offset")
+    page.get_by_label("Offset", exact=True).fill("100")
+    page.get_by_role("button", name="Show", exact=True).click()
+    assert [json.loads(one["value"])["id"] for one in downloaded("all")] == [*range(203, 300, 10)]
+
+
+def test_a_download_that_is_stopped_says_so_on_the_page_and_in_the_file(
+    orders: str, open_page: OpenPage, tmp_path: Path
+) -> None:
+    page = open_page(f"topics/{orders}/messages?limit=20")
+    expect(rows(page)).to_have_count(20)
+    page.route_web_socket("**/v1/browse", lambda _: None)  # a node that says nothing
+    page.get_by_role("button", name="Download").click()
+    page.get_by_role("dialog").get_by_label("Messages").select_option("all")
+    page.get_by_role("dialog").get_by_role("button", name="Download").click()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Stop and save").click()
     started.value.save_as(tmp_path / "messages.jsonl")
-    lines = (tmp_path / "messages.jsonl").read_text().splitlines()
-    assert len(lines) == 20
-    assert json.loads(lines[0])["topic"] == orders
+    [last] = (tmp_path / "messages.jsonl").read_text().splitlines()
+    assert json.loads(last)["incomplete_download"]["reason"] == "it was stopped"
+    expect(page.get_by_text("There may be more: it was stopped.")).to_be_visible()
+
+
+def test_a_download_ends_at_its_limit_and_says_so(orders: str, open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page()
+
+    def answer_with_a_lower_limit(route: Route) -> None:
+        found = route.fetch()
+        route.fulfill(
+            response=found, body=found.text().replace("MOST_MESSAGES = 100_000", "MOST_MESSAGES = 7")
+        )
+
+    page.route("**/elements/download.js", answer_with_a_lower_limit)
+    page.goto(f"{page.url}topics/{orders}/messages?limit=20")
+    expect(rows(page)).to_have_count(20)
+    page.get_by_role("button", name="Download").click()
+    page.get_by_role("dialog").get_by_label("Messages").select_option("all")
+    with page.expect_download() as started:
+        page.get_by_role("dialog").get_by_role("button", name="Download").click()
+    started.value.save_as(tmp_path / "messages.jsonl")
+    *lines, last = (tmp_path / "messages.jsonl").read_text().splitlines()
+    told = json.loads(last)["incomplete_download"]
+    assert (len(lines), told["messages"]) == (7, 7)
+    assert told["reason"] == "it has 7 messages, the most of one download"
+    expect(page.get_by_text("The last line of the file says so, too.")).to_be_visible()
 
 
 def test_a_message_is_published(

@@ -36,6 +36,11 @@ def test_figures_and_plots_come_without_a_reload(open_page: OpenPage, unique: Ca
         expect(page.get_by_role("cell", name="alive")).to_be_visible()
         expect(page.locator(".tile", has_text="Topics").locator(".value")).to_have_text("1")
         expect(page.locator("line-plot svg").first).to_have_attribute("aria-label", PLOTTED)
+        page.set_viewport_size({"width": 3840, "height": 2160})
+        edges = "parts => parts.map((part) => part.getBoundingClientRect().right / innerWidth)"
+        for part in ("line-plot", ".tile", ".table-frame"):  # they use all of a large screen
+            assert max(page.locator(part).evaluate_all(edges)) > 0.98
+        assert page.evaluate("getComputedStyle(document.documentElement).fontSize") == "24px"
 
 
 def test_a_node_that_is_gone_is_told_and_the_page_keeps_what_it_knew(open_page: OpenPage) -> None:

@@ -1,14 +1,15 @@
 """Queues in the browser: their state in words, who holds what, and dead letters that are sent back."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Producer
-from playwright.sync_api import expect
+from confluent_kafka import Consumer, Message, Producer
+from playwright.sync_api import Page, Route, expect
 
 from penstock import Broker
 from tests.web.console.conftest import OpenPage, TakePicture
@@ -17,14 +18,15 @@ Unique = Callable[[str], str]
 
 
 @pytest.fixture
-def emails(http: httpx.Client, unique: Unique) -> str:
+def emails(broker: Broker, http: httpx.Client, unique: Unique) -> str:
     """A queue of five messages, of which three tries are made."""
     name = unique("emails")
     http.post("/v1/queues", json={"queue": name, "lease_ms": 60_000, "delivery_limit": 3}).raise_for_status()
-    records = [
-        {"value": {"to": f"user-{number}@example.org"}, "key": f"user-{number}"} for number in range(5)
-    ]
-    http.post(f"/v1/topics/{name}/records", json={"records": records}).raise_for_status()
+    producer = Producer(broker.client_settings())
+    for number in range(5):
+        value, key = json.dumps({"to": f"user-{number}@example.org"}), f"user-{number}"
+        producer.produce(name, value, key, headers={"source": "shop", "trace": b"\xbe\xef"})
+    producer.flush()
     return name
 
 
@@ -36,22 +38,22 @@ def receive(http: httpx.Client, queue: str, most: int) -> list[dict[str, Any]]:
     return jobs
 
 
-def rejected(http: httpx.Client, queue: str) -> None:
-    """Has a worker reject the first message, and waits for its dead letter."""
-    [job] = receive(http, queue, 1)
-    http.post(f"/v1/queues/{queue}/settle", json={"reject": [job["receipt"]]}).raise_for_status()
-    while not http.get(f"/v1/queues/{queue}/dead-letters").json()["dead_letters"]:
+def rejected(http: httpx.Client, queue: str, count: int = 1) -> None:
+    """Has a worker reject the first messages, and waits for their dead letters."""
+    receipts = [job["receipt"] for job in receive(http, queue, count)]
+    http.post(f"/v1/queues/{queue}/settle", json={"reject": receipts}).raise_for_status()
+    while len(http.get(f"/v1/queues/{queue}/dead-letters").json()["dead_letters"]) < count:
         time.sleep(0.1)
 
 
-def stored(broker: Broker, topic: str, count: int) -> list[bytes]:
+def stored(broker: Broker, topic: str, count: int) -> list[Message]:
     consumer = Consumer(
         {**broker.client_settings(), "group.id": f"check-{topic}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    found: list[bytes] = []
+    found: list[Message] = []
     while len(found) < count:
-        found += [one.value() for one in consumer.consume(count, 1) if one.error() is None]
+        found += [one for one in consumer.consume(count, 1) if one.error() is None]
     consumer.close()
     return found
 
@@ -127,7 +129,8 @@ def test_a_dead_letter_is_edited_and_sent_back(
     broker: Broker, emails: str, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
 ) -> None:
     rejected(http, emails)
-    page = open_page(f"queues/{emails}?part=dead")
+    page = open_page("queues")
+    page.locator("tr", has_text=emails).get_by_role("link", name="1", exact=True).click()
     expect(page.get_by_role("link", name=f"{emails}-0@")).to_be_visible()
     take_picture(page, "dead-letters")
     page.get_by_role("button", name="Open the dead letter").click()
@@ -135,21 +138,69 @@ def test_a_dead_letter_is_edited_and_sent_back(
     take_picture(page, "dead-letter")
     page.get_by_role("button", name="Edit and send back").click()
     dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Key")).to_have_value(re.compile("user-"))
+    expect(dialog.get_by_label("Headers")).to_have_value("source: shop")  # without those of the broker
+    expect(dialog).to_contain_text("they stay as they are: trace")
     dialog.get_by_label("Value").fill('{"to": "corrected@example.org"}')
+    dialog.get_by_label("Key").fill("corrected")
+    dialog.get_by_label("Headers").fill("source: console\nticket: 17")
+    take_picture(page, "edit-dead-letter")
     dialog.get_by_role("button", name="Send back").click()
     expect(page.get_by_text("There are no dead letters")).to_be_visible()
-    assert json.loads(stored(broker, emails, 6)[-1]) == {"to": "corrected@example.org"}
+    sent = stored(broker, emails, 6)[-1]
+    assert (sent.key(), json.loads(sent.value())) == (b"corrected", {"to": "corrected@example.org"})
+    assert sent.headers() == [("source", b"console"), ("ticket", b"17"), ("trace", b"\xbe\xef")]
+    page.get_by_role("link", name="State").click()
+    expect(page.locator(".tile", has_text="not sent back").locator(".value")).to_have_text("0")
 
 
 def test_all_dead_letters_are_sent_back(
     broker: Broker, emails: str, open_page: OpenPage, http: httpx.Client
 ) -> None:
-    rejected(http, emails)
+    rejected(http, emails, 5)
     page = open_page(f"queues/{emails}?part=dead")
+    send_in_steps_of(page, 2)
     page.get_by_role("button", name="Send all back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send all back").click()
     expect(page.get_by_text("There are no dead letters")).to_be_visible()
-    assert len(stored(broker, emails, 6)) == 6
+    expect(page.get_by_text("5 messages went back.")).to_be_visible()
+    assert len(stored(broker, emails, 10)) == 10
+
+
+def test_sending_back_is_stopped(
+    emails: str, open_page: OpenPage, http: httpx.Client, take_picture: TakePicture
+) -> None:
+    rejected(http, emails, 5)
+    page = open_page(f"queues/{emails}?part=dead")
+    waiting: list[Route] = []
+    send_in_steps_of(page, 2, waiting)
+    page.get_by_role("button", name="Send all back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send all back").click()
+    expect(page.get_by_text("2 of about 5 messages sent back.")).to_be_visible()
+    take_picture(page, "send-all-back")
+    page.get_by_role("button", name="Stop").click()
+    with page.expect_response("**/send-back"):
+        send_on(waiting[0], 2)
+    expect(page.get_by_text("4 messages went back; stopped, there are more.")).to_be_visible()
+    assert len(http.get(f"/v1/queues/{emails}/dead-letters").json()["dead_letters"]) == 1
+
+
+def send_in_steps_of(page: Page, most: int, held: list[Route] | None = None) -> None:
+    """The page sends so many letters at once. From the second request on, they are held if there is a list for them."""
+    begun: list[Route] = []
+
+    def shorten(route: Route) -> None:
+        begun.append(route)
+        if held is not None and len(begun) > 1:
+            held.append(route)
+        else:
+            send_on(route, most)
+
+    page.route("**/send-back", shorten)
+
+
+def send_on(route: Route, most: int) -> None:
+    route.continue_(post_data=json.dumps({**(route.request.post_data_json or {}), "max_records": most}))
 
 
 def test_a_queue_is_purged_and_deleted(emails: str, open_page: OpenPage, http: httpx.Client) -> None:

@@ -3,7 +3,7 @@
     audit.login      a login by Kafka's SASL, or one over HTTP that failed
     audit.refused    a caller was refused by the access rules (`Resources`)
     audit.changed    a request that changes something, and its outcome: the Kafka APIs that name their `results` in the
-                     registry, and all HTTP operations that are not GET and not `routine`
+                     registry, and all HTTP operations that are not GET and not `routine`, without dry runs
     audit.data       records were written or read: one event per caller, operation and resource in so many seconds, and
                      none by default (`audit_data_sample_ms`)
 

@@ -19,6 +19,8 @@ from starlette.types import Receive
 from penstock.config import Limits
 from penstock.node.memory import Reservation
 from penstock.web.api.problems import Problem
+from penstock.web.callers import header_of
+from penstock.web.exchanges import take_body
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -45,15 +47,20 @@ class TooLarge(Problem):
 
 
 def media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return header_of(request.scope, b"content-type").partition(";")[0].strip().lower()
 
 
 async def read_body(request: Request, limits: Limits, reserved: Reservation) -> bytes:
     """The whole body, or Problem."""
     most = limits.max_http_body_bytes
-    announced = request.headers.get("content-length", "0")
+    announced = header_of(request.scope, b"content-length")
     if announced.isdigit() and int(announced) > most:
         raise TooLarge(most, unread=True)
+    if (arrived := take_body(request.scope)) is not None:
+        if len(arrived) > most:
+            raise TooLarge(most, unread=False)
+        reserve(reserved, len(arrived))
+        return arrived
     try:
         async with asyncio.timeout(limits.http_body_timeout_ms / 1000):
             return await _read(request, most, reserved)

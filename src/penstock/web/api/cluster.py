@@ -60,6 +60,10 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dry_run: bool = False
     at_once: Annotated[int, Meta(ge=1, le=MAX_AT_ONCE)] | None = None
 
+    @property
+    def only_looks(self) -> bool:
+        return self.dry_run
+
 
 class Decommissioning(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
@@ -75,6 +79,10 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     discard: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(max_length=MAX_AT_ONCE)
     ] = ()
+
+    @property
+    def only_looks(self) -> bool:
+        return not self.accept_data_loss
 
 
 class Cluster:

@@ -20,11 +20,12 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import AcceptRequest, PeekRequest, PeekResult
 from penstock.node.queues import dead_letters as dead_letter_headers
-from penstock.types import Caller, GroupId, Operation
+from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
 from penstock.web.api.jobs import open_jobs
-from penstock.web.api.payloads import Encoding, RecordOut, record_out, value_bytes
+from penstock.web.api.payloads import Encoding, RecordOut, TextEncoding, record_out, text_bytes, value_bytes
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
+from penstock.web.api.publishing import MAX_HEADERS, partition_of_key
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
@@ -101,32 +102,54 @@ class LetterList(msgspec.Struct, frozen=True, kw_only=True):
     next: LetterPlace | None
 
 
+class EditedHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(max_length=1024)]
+    value: str | None
+    encoding: TextEncoding = "text"
+
+    @property
+    def stored(self) -> tuple[str, bytes | None]:
+        return self.name, text_bytes(self.value, self.encoding, "headers")
+
+
 class LetterToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The position of a dead letter. With `value`, it is sent back with this value instead of its own: any JSON, or a
-    string with another `encoding`, as in publishing."""
+    """The position of a dead letter. With `value`, `key` or `headers`, it is sent back with these instead of its own:
+    the value is any JSON, or a string with another `encoding`, as in publishing. A key and the values of headers have
+    encodings of their own."""
 
     topic: TopicName
     partition: PartitionNumber
     offset: OffsetNumber
     value: msgspec.Raw | UnsetType = UNSET
     encoding: Encoding = "json"
+    key: str | UnsetType | None = UNSET
+    key_encoding: TextEncoding = "text"
+    headers: Annotated[list[EditedHeader], Meta(max_length=MAX_HEADERS)] | UnsetType = UNSET
 
     @property
     def place(self) -> LetterPlace:
         return LetterPlace(topic=self.topic, partition=self.partition, offset=self.offset)
 
     def edited(self, letter: "Letter") -> "Letter":
-        if self.value is UNSET:
-            return letter
-        value = value_bytes(self.value, self.encoding, "letters")
-        return letter._replace(record=letter.record._replace(value=value))
+        record = letter.record
+        if self.value is not UNSET:
+            record = record._replace(value=value_bytes(self.value, self.encoding, "value"))
+        if self.key is not UNSET:
+            record = record._replace(key=text_bytes(self.key, self.key_encoding, "key"))
+        if self.headers is not UNSET:
+            marks = tuple(one for one in record.headers if one[0].startswith(MARKS))
+            record = record._replace(headers=(*marks, *(one.stored for one in self.headers)))
+        return letter._replace(record=record, has_new_key=record.key != letter.record.key)
 
 
 class SendBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """These letters, or with `all` up to a thousand of the queue."""
+    """These letters, or with `all` up to `max_records` of the queue, from `start` on if it is given: the `next` of the
+    response before."""
 
     letters: Annotated[list[LetterToSend], Meta(max_length=MAX_LETTERS)] = []
     all: bool = False
+    start: LetterPlace | None = None
+    max_records: Annotated[int, Meta(ge=1, le=MAX_LETTERS)] = MAX_LETTERS
 
 
 class SentBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,19 +167,22 @@ class NotSentBack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendBackDone(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: the queue has more dead letters."""
+    """`more`: the queue has more dead letters, or there may be some from `next` on. Letters that were refused stay, and
+    are before it."""
 
     queue: str
     sent_back: list[SentBack]
     refused: list[NotSentBack]
     more: bool
+    next: LetterPlace | None = None
 
 
 class Letter(NamedTuple):
-    """A dead letter that was not sent back."""
+    """A dead letter that was not sent back. `has_new_key`: it was edited."""
 
     place: LetterPlace
     record: Record
+    has_new_key: bool = False
 
     def mark(self, name: str) -> str | None:
         for header, value in self.record.headers:
@@ -198,13 +224,16 @@ class DeadLetters:
         return _letter_out(await self._find(call.caller, params.queue, place), params.encoding)
 
     async def _letters(
-        self, call: Call[LettersParams, None] | Call[QueueParams, SendBack], params: LettersParams
+        self,
+        call: Call[LettersParams, None] | Call[QueueParams, SendBack],
+        params: LettersParams,
+        start: LetterPlace | None = None,
     ) -> AsyncIterator[Letter | LetterPlace]:
-        """Letters in the order of topic, partition and offset. After PAGES_MAX pages, the position where the next
-        request goes on."""
+        """Letters in the order of topic, partition and offset, from `start` on. After PAGES_MAX pages, the position
+        where the next request goes on."""
         known = await self._handled()
         pages = 0
-        for topic, partition, first in await self._partitions(call.caller, params):
+        for topic, partition, first in _from(start, await self._partitions(call.caller, params)):
             at = first
             while at >= 0:
                 if pages == PAGES_MAX:
@@ -247,13 +276,17 @@ class DeadLetters:
             raise Problem(404, "unknown_topic_or_partition", message, "topic") from None
 
     async def _dead_letter_topics(self, caller: Caller, queue: str) -> list[Topic]:
-        """The topics of a queue's dead letters that exist."""
+        """The topics of a queue's dead letters that exist, and that the caller may read. Refused if it may read none,
+        whether or not they exist."""
         descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
         if not descriptions:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
         config = self._node.group_config(queue)
         names = {config.dead_letter_topic_of(description.topic) for description in descriptions}
-        return [topic for topic in self._node.resources.topics(caller, Operation.READ) if topic.name in names]
+        resources = self._node.resources
+        if not resources.visible(caller, ResourceType.TOPIC, names, Operation.READ):
+            resources.topic(caller, min(names), Operation.READ)  # an empty list would say that there are none
+        return [topic for topic in resources.topics(caller, Operation.READ) if topic.name in names]
 
     async def _handled(self) -> set[tuple[str, int]]:
         """Partitions of which some letters were sent back."""
@@ -284,33 +317,47 @@ class DeadLetters:
         queue, wanted = call.params.queue, call.body
         if bool(wanted.letters) == wanted.all:
             raise wrong("letters", "expected `letters`, or `all`")
+        if wanted.start is not None and not wanted.all:
+            raise wrong("start", "expected `all` as well: `letters` say where they are")
         sent: list[SentBack] = []
         refused: list[NotSentBack] = []
         letters: Iterable[Letter | LetterToSend] = wanted.letters
-        more = False
+        after: LetterPlace | None = None
+        origins: set[str] | None = None
         if wanted.all:
-            letters, more = await self._all(call, queue)
+            letters, after = await self._all(call, queue)
+            origins = await self._topics_of(call.caller, queue)
         for one in letters:
             try:
                 letter = one if isinstance(one, Letter) else await self._chosen(call.caller, queue, one)
+                _check_origin(letter, queue, origins)
                 sent.append(await self._send_back(call.caller, letter))
             except Problem as problem:
                 refused.append(NotSentBack(letter=one.place, error=problem.facts))
             except PenstockError as trouble:
                 refused.append(NotSentBack(letter=one.place, error=as_problem(trouble).facts))
-        done = SendBackDone(queue=queue, sent_back=sent, refused=refused, more=more)
+        done = SendBackDone(queue=queue, sent_back=sent, refused=refused, more=after is not None, next=after)
         return Answer(207 if refused else 200, done)
 
     async def _chosen(self, caller: Caller, queue: str, wanted: LetterToSend) -> Letter:
         return wanted.edited(await self._find(caller, queue, wanted.place))
 
-    async def _all(self, call: Call[QueueParams, SendBack], queue: str) -> tuple[list[Letter], bool]:
+    async def _all(
+        self, call: Call[QueueParams, SendBack], queue: str
+    ) -> tuple[list[Letter], LetterPlace | None]:
+        """The next letters, and where the others begin."""
         found: list[Letter] = []
-        async for letter in self._letters(call, LettersParams(queue=queue)):
-            if len(found) == MAX_LETTERS or isinstance(letter, LetterPlace):
-                return found, True
+        async for letter in self._letters(call, LettersParams(queue=queue), call.body.start):
+            if isinstance(letter, LetterPlace):
+                return found, letter
+            if len(found) == call.body.max_records:
+                return found, letter.place
             found.append(letter)
-        return found, False
+        return found, None
+
+    async def _topics_of(self, caller: Caller, queue: str) -> set[str]:
+        descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
+        return {description.topic for description in descriptions}
 
     async def _send_back(self, caller: Caller, letter: Letter) -> SentBack:
         if letter.mark(dead_letter_headers.CONTENT) == dead_letter_headers.OMITTED:
@@ -321,7 +368,11 @@ class DeadLetters:
             raise Problem(409, "content_omitted", message, "letters")
         name = letter.mark(dead_letter_headers.TOPIC) or ""
         topic = self._topic(caller, name, 0, Operation.WRITE)
-        partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
+        if topic.internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may only read it"
+            )
+        partition = _partition(letter, topic.partitions)
         offset = await self._node.record_forwarder.append(
             topic, partition, self._cleaned(letter.record), caller=caller
         )
@@ -353,6 +404,34 @@ def _check_place(params: LettersParams) -> None:
         raise wrong("partition", "expected `topic` as well")
     if params.offset is not UNSET and params.partition is UNSET:
         raise wrong("offset", "expected `topic` and `partition` as well")
+
+
+def _check_origin(letter: Letter, queue: str, topics: set[str] | None) -> None:
+    """Refuses a letter that names another topic than these of the queue, if they are given. Who may write to a
+    dead-letter topic can invent letters: somebody with more rights who sends all back would write them anywhere."""
+    name = letter.mark(dead_letter_headers.TOPIC) or ""
+    if topics is not None and name not in topics:
+        message = (
+            f"{queue!r} is not on the topic {name!r}, which the dead letter names; `letters` sends it back"
+        )
+        raise Problem(409, "foreign_dead_letter", message, "letters")
+
+
+def _from(start: LetterPlace | None, rows: list[tuple[Topic, int, int]]) -> Iterator[tuple[Topic, int, int]]:
+    """Partitions with their first offsets, from a position on."""
+    for topic, partition, first in rows:
+        where = topic.name, partition
+        if start is None or where > (start.topic, start.partition):
+            yield topic, partition, first
+        elif where == (start.topic, start.partition):
+            yield topic, partition, start.offset
+
+
+def _partition(letter: Letter, count: int) -> int:
+    """Its original partition, or that of its new key: messages of a key are in one partition."""
+    if letter.has_new_key and letter.record.key is not None:
+        return partition_of_key(letter.record.key, count)
+    return (letter.number(dead_letter_headers.PARTITION) or 0) % count
 
 
 def _opened(topic: str, partition: int, seen: PeekResult) -> Iterator[Letter]:

@@ -128,6 +128,10 @@ class OffsetsReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     dry_run: bool = False
 
+    @property
+    def only_looks(self) -> bool:
+        return self.dry_run
+
 
 class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     """`before` is the offset that was committed before; null if there was none."""

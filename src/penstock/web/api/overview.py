@@ -143,7 +143,9 @@ class Overview:
             healthy=status.healthy,
             controller=status.controller,
             nodes=[_node(one) for one in status.nodes],
-            topics=sum(not name.startswith("__") for name in topics),
+            topics=sum(
+                not name.startswith("__") and name not in self._node.resources.own_logs for name in topics
+            ),
             partitions=len(status.partitions),
             moves=len(status.moves),
             troubles=list(status.troubles),

@@ -32,6 +32,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.batch import Record, build_batch
 from penstock.batch.producing import murmur2
+from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
@@ -127,6 +128,11 @@ class PublishedRecords(msgspec.Struct, frozen=True, kw_only=True):
     records: list[Published]
 
 
+def partition_of_key(key: bytes, count: int) -> int:
+    """As all Kafka clients place keys."""
+    return (murmur2(key) & POSITIVE) % count
+
+
 class _Row(NamedTuple):
     """A record that is to be stored."""
 
@@ -151,31 +157,38 @@ class Publishing:
         if call.binary is not None:
             rows = [_binary_row(params, call.binary, now_ms)]
         else:
-            _check_no_query(params)
+            if call.request.scope["query_string"]:
+                _check_no_query(params)
             rows = await offloaded(call.reserved.bytes, _json_rows, call.body, now_ms)
-        count = await self._partitions(call.client, params.topic)
-        await self._check(call, rows)
-        placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
-        batches = await offloaded(call.reserved.bytes, _batches, placed)
-        outcomes = await self._produce(call.client, params.topic, batches)
-        return _receipt(params.topic, placed, outcomes)
-
-    async def _check(self, call: Call[PublishParams, Publication], rows: list[_Row]) -> None:
-        config = self._node.resources.topic(call.caller, call.params.topic, Operation.WRITE).config
+        topic = self._known_topic(call) or await self._created_topic(call)
         field = "records[{}]." if call.binary is None else ""
-        records = [row.record for row in rows]
-        await offloaded(call.reserved.bytes, check_headers, records, call.params.topic, config, field)
+        placed, batches = await offloaded(call.reserved.bytes, self._prepared, rows, topic, field)
+        outcomes = await self._produce(call.client, topic.name, batches)
+        return _receipt(topic.name, placed, outcomes)
 
-    async def _partitions(self, client: InnerClient, topic: str) -> int:
-        """The topic's number of partitions. A missing topic is created if the broker does that for Kafka clients."""
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
-        [found] = (await client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
+    def _known_topic(self, call: Call[PublishParams, Publication]) -> Topic | None:
+        try:
+            return self._node.resources.topic(call.caller, call.params.topic, Operation.WRITE)
+        except KafkaError as missing:
+            if missing.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return None
+
+    async def _created_topic(self, call: Call[PublishParams, Publication]) -> Topic:
+        """Creates a missing topic, if the broker does that for Kafka clients."""
+        name = call.params.topic
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        [found] = (await call.client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise refused(
-                found.error_code, f"there is no topic {topic!r}; POST /v1/topics makes one", "topic"
-            )
+            raise refused(found.error_code, f"there is no topic {name!r}; POST /v1/topics makes one", "topic")
         check(found.error_code, None, "topic")
-        return len(found.partitions)
+        return self._node.resources.topic(call.caller, name, Operation.WRITE)
+
+    def _prepared(self, rows: list[_Row], topic: Topic, field: str) -> tuple[list[_Row], dict[int, bytes]]:
+        """The rows with their partitions, and their batches. `field` names a record of the request."""
+        check_headers([row.record for row in rows], topic.name, topic.config, field)
+        placed = self._placed(rows, topic.partitions, f"{field}partition")
+        return placed, _batches(placed)
 
     def _placed(self, rows: list[_Row], count: int, field: str) -> list[_Row]:
         """The rows with their partitions. `field` is the request's field that names one."""
@@ -184,7 +197,7 @@ class Publishing:
             partition = row.partition
             if partition is None:
                 key = _placing_key(row.record)
-                partition = next(self._turn) % count if key is None else (murmur2(key) & POSITIVE) % count
+                partition = next(self._turn) % count if key is None else partition_of_key(key, count)
             elif partition >= count:
                 raise wrong(field.format(index), f"{partition}: expected 0 to {count - 1}")
             placed.append(_Row(partition, row.record))
@@ -222,7 +235,9 @@ class Publishing:
                 by_leader.setdefault(client.leader_of(topic, partition), {})[partition] = batch
             except KafkaError as unknown:
                 answers[partition] = _error(unknown)
-        sent = (self._send(client, to, topic, theirs) for to, theirs in by_leader.items())
+        sent = [self._send(client, to, topic, theirs) for to, theirs in by_leader.items()]
+        if len(sent) == 1:  # mostly, and a task for it would cost more than the request
+            return answers | await sent[0]
         for told in await asyncio.gather(*sent):
             answers |= told
         return answers

@@ -1,7 +1,7 @@
 """The rows of GET /v1/queues. They are made once for all callers that ask at the same time; a caller that may not
 describe all topics of a queue gets a row without the figures of the others."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.node.calls.messages.queues import QueueDescription
@@ -26,13 +26,13 @@ class ListedQueue(NamedTuple):
         return _summary(self.summary.queue, shown, consumers)
 
 
-def listed_queues(report: QueueReport) -> list[ListedQueue]:
-    """By name. May run in a thread."""
+def listed_queues(report: QueueReport) -> tuple[list[ListedQueue], list[QueueDescription]]:
+    """By name; and apart from them, the queue of the broker itself. May run in a thread."""
     found: dict[str, list[QueueDescription]] = {}
     for description in report.descriptions:
         found.setdefault(description.group_id, []).append(description)
-    found.pop(HANDLED_QUEUE, None)
-    return [_listed(name, found[name], report.consumers_of(name)) for name in sorted(found)]
+    handled = found.pop(HANDLED_QUEUE, [])
+    return [_listed(name, found[name], report.consumers_of(name)) for name in sorted(found)], handled
 
 
 def _listed(queue: str, descriptions: Sequence[QueueDescription], consumers: ConsumerList) -> ListedQueue:
@@ -41,16 +41,21 @@ def _listed(queue: str, descriptions: Sequence[QueueDescription], consumers: Con
 
 def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: int) -> QueueSummary:
     rates = [description.rate for description in descriptions if description.rate is not None]
-    ends = [description.end_offset for description in descriptions if description.end_offset is not None]
-    undone = [description.undone for description in descriptions if description.undone is not None]
-    leased = [description.leased for description in descriptions if description.leased is not None]
     return QueueSummary(
         queue=queue,
         topics=sorted({description.topic for description in descriptions}),
         partitions=len(descriptions),
-        undone=sum(undone) if undone else None,
-        leased=sum(leased) if leased else None,
+        undone=_sum(description.undone for description in descriptions),
+        available=_sum(description.available for description in descriptions),
+        leased=_sum(description.leased for description in descriptions),
+        deferred=_sum(description.deferred for description in descriptions),
         consumers=consumers,
         rate=round(sum(rates), 3) if rates else None,
-        end_offset=sum(ends) if ends else None,
+        end_offset=_sum(description.end_offset for description in descriptions),
     )
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """Of the known numbers; None if none is known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

@@ -39,6 +39,10 @@ class QueueResetBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     partition: PartitionNumber | None = None
     dry_run: bool = False
 
+    @property
+    def only_looks(self) -> bool:
+        return self.dry_run
+
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "from", "target": "to"}):
     """Where the queue begins on a partition, before and after."""

@@ -76,9 +76,11 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """`undone` and `leased` are sums of the known numbers: null while no leader answers. `consumers` is how many there
-    are; `rate` is the number of messages that were settled per second, over the last minute. `end_offset` is the sum
-    over all partitions: it grows by one with each message."""
+    """`undone`, `available`, `leased` and `deferred` are sums of the known numbers: null while no leader answers.
+    `dead_letters` counts those in the queue's dead-letter topics that were not sent back, also those of other queues
+    there; null if one of these topics does not answer, or the caller may not describe it. `consumers` is how many
+    there are; `rate` is the number of messages that were settled per second, over the last minute. `end_offset` is the
+    sum over all partitions: it grows by one with each message."""
 
     queue: str
     topics: list[str]
@@ -88,6 +90,9 @@ class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
     rate: float | None
     end_offset: int | None
+    available: int | None = None
+    deferred: int | None = None
+    dead_letters: int | None = None
 
 
 class QueueList(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +152,9 @@ class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     """At most 1,000 consumers are listed: those that have worked on it longest. `more_consumers`: there are others.
-    `warnings` tell people about messages that were deleted, or may be, before they are done."""
+    `warnings` tell people about messages that were deleted, or may be, before they are done. `dead_letters` counts
+    those in the queue's dead-letter topics that were not sent back, also those of other queues there; null if one of
+    these topics does not answer, or the caller may not describe it."""
 
     queue: str
     settings: QueueSettingsOut
@@ -155,6 +162,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     consumers: list[QueueConsumerFacts]
     more_consumers: bool
     warnings: list[str] = []
+    dead_letters: int | None = None
 
 
 class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

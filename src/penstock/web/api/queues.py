@@ -38,6 +38,13 @@ from penstock.node.queues.overview import has_consumers
 from penstock.node.shared_work import SharedWork
 from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
+from penstock.web.api.dead_letter_counts import (
+    LetterCounts,
+    count_letters,
+    count_letters_of,
+    letter_topics,
+    with_letters,
+)
 from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
@@ -96,20 +103,23 @@ class Queues:
     # --- queries
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
-        found = await self._lists.result()
+        found, letters = await self._lists.result()
         visible = self._node.resources.visible
         groups = visible(call.caller, ResourceType.GROUP, (one.summary.queue for one in found))
         shown = [one for one in found if one.summary.queue in groups]
         names = {topic for one in shown for topic in one.summary.topics}
         topics = visible(call.caller, ResourceType.TOPIC, names)
-        return QueueList(queues=[one.row(topics) for one in shown])
+        rows = [one.row(topics) for one in shown]
+        return QueueList(queues=with_letters(self._node, call.caller, rows, letters))
 
-    async def _list(self) -> list[ListedQueue]:
-        """All queues, for all callers that ask at the same time."""
+    async def _list(self) -> tuple[list[ListedQueue], LetterCounts]:
+        """All queues and dead letters, for all callers that ask at the same time."""
         report = await self._node.queues.overview.report(
             caller=BROKER, counted=True, max_consumers=COUNTED_CONSUMERS
         )
-        return await in_thread_if(len(report.descriptions) > ROWS_IN_LOOP, listed_queues, report)
+        found, handled = await in_thread_if(len(report.descriptions) > ROWS_IN_LOOP, listed_queues, report)
+        named = [letter_topics(self._node, one.summary.queue, one.summary.topics) for one in found]
+        return found, await count_letters(self._node, set().union(*named), handled)
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.caller, call.params.queue)
@@ -132,6 +142,7 @@ class Queues:
             consumers=[_consumer(one) for one in consumers.listed],
             more_consumers=consumers.has_more,
             warnings=list(self._warnings(report.descriptions)),
+            dead_letters=await count_letters_of(self._node, caller, queue, shown),
         )
 
     def _warnings(self, descriptions: Sequence[QueueDescription]) -> Iterator[str]:

@@ -2,14 +2,13 @@
 third. `table` has one row per operation. Routes, permissions, the OpenAPI document and the shape of errors are all made
 from that row and the handler's signature.
 
-Paths are matched before they are unquoted, segment by segment: a group's name may hold a slash (as %2F), and stays one
-segment. Everything a caller sends is checked against the structs' constraints. An unknown name is refused: a misspelt
-option would silently have no effect.
+`paths` finds the row of a request. Everything a caller sends is checked against the structs' constraints. An unknown
+name is refused: a misspelt option would silently have no effect.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import cache
 from typing import (
     Any,
@@ -23,12 +22,10 @@ from typing import (
     get_type_hints,
     runtime_checkable,
 )
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
@@ -37,16 +34,9 @@ from penstock.node import Node
 from penstock.node.memory import MemoryBudget, Reservation
 from penstock.security.quotas import QuotaKind
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
-from penstock.web.api.bodies import (
-    BINARY,
-    JSON,
-    TooLarge,
-    discard_rest,
-    media_type,
-    read_body,
-    reserve,
-)
-from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
+from penstock.web.api.bodies import BINARY, JSON, media_type, read_body
+from penstock.web.api.problems import Problem, as_field_problem, as_problem, wrong
+from penstock.web.api.responses import error_response, json_response
 from penstock.web.callers import PASSWORD_USER, TOKEN, caller_of, check_login, while_allowed
 from penstock.web.http_quotas import check_quota, count_bytes
 
@@ -54,17 +44,11 @@ P = TypeVar("P", covariant=True)
 B = TypeVar("B", covariant=True)
 T = TypeVar("T")
 
-PIECE_BYTES = 64 * 1024
-"""Larger responses are sent in pieces, each when the one before has left: bytes that a slow client has not read stay in
-its Reservation, and not in a socket's buffer, which no limit counts."""
 OFFLOAD_FROM_BYTES = 64 * 1024
 """Work on more bytes than this, some 100 us of the event loop, is done in a thread."""
 
 ROWS_IN_LOOP = 500
 """Answers with more rows are encoded in a thread; a row takes some microseconds."""
-
-SEGMENTS = "penstock.segments"
-"""The segments of a request's path, in its scope."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -103,6 +87,14 @@ class NamesItsChange(Protocol):
     def audit_name(self) -> str:
         """Without secrets."""
         ...
+
+
+@runtime_checkable
+class MayOnlyLook(Protocol):
+    """A body that may ask what a change would do, without making it: the audit log has only changes."""
+
+    @property
+    def only_looks(self) -> bool: ...
 
 
 class Answer(NamedTuple, Generic[P]):
@@ -219,53 +211,13 @@ def _signature(handler: Handler) -> tuple[type[msgspec.Struct] | None, ...]:
     return tuple(None if struct is type(None) else struct for struct in structs)
 
 
-def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
-    """One route for each path."""
-    by_path: dict[str, dict[str, HttpOperation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-    return [SegmentRoute(path, Endpoint(found, node, node.http_memory)) for path, found in by_path.items()]
-
-
-class SegmentRoute(Route):
-    """Matches the path as it was sent, segment by segment."""
-
-    def __init__(self, path: str, endpoint: "Endpoint") -> None:
-        super().__init__(path, endpoint, methods=list(endpoint.operations))
-        self._segments = path.split("/")
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] != "http":
-            return Match.NONE, {}
-        sent = scope.get(SEGMENTS)
-        if sent is None:  # for the first route; the others find them in the scope
-            sent = scope[SEGMENTS] = _segments(scope)
-        found = self._found(sent) if len(sent) == len(self._segments) else None
-        if found is None:
-            return Match.NONE, {}
-        known = scope["method"] in (self.methods or ())
-        return Match.FULL if known else Match.PARTIAL, {"endpoint": self.endpoint, "path_params": found}
-
-    def _found(self, sent: list[str]) -> dict[str, str] | None:
-        found = {}
-        for wanted, segment in zip(self._segments, sent, strict=True):
-            if wanted.startswith("{") and segment:
-                found[wanted[1:-1]] = segment
-            elif wanted != segment:
-                return None
-        return found
-
-
-def _segments(scope: Scope) -> list[str]:
-    sent = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].split(b"/")
-    return [unquote_to_bytes(raw).decode("utf-8", "replace") for raw in sent]
-
-
 class Endpoint:
     """Serves the operations of one path."""
 
     def __init__(self, operations: Mapping[str, HttpOperation], node: Node, budget: MemoryBudget) -> None:
         self.operations = operations
+        self.methods = frozenset({*operations, *(["HEAD"] if "GET" in operations else [])})
+        self._shapes = {row.handler: (row.params, row.body) for row in operations.values()}
         self._node = node
         self._budget = budget
 
@@ -307,6 +259,8 @@ class Endpoint:
         """Tells the audit log; refusals by the access rules are there already."""
         if call is None or not operation.is_audited or (problem is not None and problem.status == 403):
             return
+        if isinstance(call.body, MayOnlyLook) and call.body.only_looks:
+            return
         resource, name = operation.changed(call.params, call.body)
         error = None if problem is None else problem.code
         self._node.audit.changed(call.caller, operation.handler.__name__, resource, name, error)
@@ -339,16 +293,17 @@ class Endpoint:
     async def _call(
         self, operation: HttpOperation, request: Request, reserved: Reservation
     ) -> Call[Any, Any]:
-        params = read_params(operation.params, request)
+        wanted, wanted_body = self._shapes[operation.handler]
+        params = read_params(wanted, request)
         body = binary = None
-        if operation.body is not None:
+        if wanted_body is not None:
             kind = media_type(request)
             _check_type(operation, kind)
             data = await read_body(request, self._node.config.limits, reserved)
             if kind == BINARY:
                 binary = data
             else:
-                body = await offloaded(len(data), decode, data, operation.body)
+                body = await offloaded(len(data), decode, data, wanted_body)
         client = InnerClient(self._node, caller_of(request), reserved)
         return Call(params, body, binary, client, request, reserved)
 
@@ -377,7 +332,9 @@ def not_ready() -> Problem:
 
 async def offloaded(size: int, work: Callable[..., T], *arguments: Any) -> T:
     """The result of `work`, which runs at once if it is about few bytes, else in a thread."""
-    return await in_thread_if(size >= OFFLOAD_FROM_BYTES, work, *arguments)
+    if size < OFFLOAD_FROM_BYTES:
+        return work(*arguments)
+    return await in_thread_if(True, work, *arguments)
 
 
 async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:
@@ -445,10 +402,11 @@ def _array(kind: msgspec.inspect.Type) -> msgspec.inspect.ListType | None:
 def read_params(wanted: type[T], request: Request) -> T:
     """Path and query as the struct, or Problem."""
     given: dict[str, str] = dict(request.path_params)
-    for name, value in request.query_params.multi_items():
-        if name in given:
-            raise wrong(name, "given more than once: expected one value")
-        given[name] = value
+    if request.scope["query_string"]:
+        for name, value in request.query_params.multi_items():
+            if name in given:
+                raise wrong(name, "given more than once: expected one value")
+            given[name] = value
     kinds = _kinds(cast(Hashable, wanted))
     try:
         return msgspec.convert(
@@ -480,49 +438,10 @@ def _plain(kind: msgspec.inspect.Type) -> type:
     return type(kind)
 
 
-# --- responses
+# --- answers
 
 
 def count_rows(body: msgspec.Struct) -> int:
     """The elements of the lists of an answer."""
-    fields = (getattr(body, name) for name in body.__struct_fields__)
-    return sum(len(field) for field in fields if isinstance(field, list | tuple | dict))
-
-
-def json_response(status: int, text: bytes | None, reserved: Reservation) -> Response:
-    if text is None:
-        return Response(status_code=status)
-    if len(text) <= PIECE_BYTES:
-        return Response(text, status, media_type=JSON)
-    reserve(reserved, len(text))
-    return PiecewiseResponse(text, status, media_type=JSON)
-
-
-def error_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The only shape of a refusal."""
-    text = msgspec.json.encode(Error(error=problem.facts))
-    kind = DiscardingResponse if isinstance(problem, TooLarge) and problem.unread else Response
-    return kind(text, problem.status, {**problem.headers, **(headers or {})}, media_type=JSON)
-
-
-class DiscardingResponse(Response):
-    """Sent at once, and ended when the rest of the request's body has been read and discarded."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        await discard_rest(receive)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class PiecewiseResponse(Response):
-    """Sent piece by piece, as fast as the client reads it."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await send(start)
-        body = memoryview(bytes(self.body))
-        for first in range(0, len(body), PIECE_BYTES):
-            piece = bytes(body[first : first + PIECE_BYTES])
-            more = first + PIECE_BYTES < len(body)
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
+    fields = [getattr(body, name) for name in body.__struct_fields__]
+    return sum([len(field) for field in fields if isinstance(field, (list, tuple, dict))])

@@ -1,7 +1,7 @@
 """Topics: list, create, describe, delete, configs, partitions."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -50,6 +50,7 @@ from penstock.kafka.wire.messages.metadata import (
 )
 from penstock.nearest import nearest
 from penstock.node import Node
+from penstock.node.calls.messages.status import TopicFigures
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
@@ -80,7 +81,11 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class ListTopics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`internal`: also the broker's own topics, with the status log and the audit log. `figures`: with the size and the
+    rate of each."""
+
     internal: bool = False
+    figures: bool = False
 
 
 class TopicParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,8 +100,16 @@ class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     replication_factor: int
 
 
+class ListedTopic(TopicSummary, frozen=True, kw_only=True):
+    """`size_bytes` is the sum over all replicas, `message_rate` the number of messages per second, both as of the last
+    sample, some seconds ago; null while they are not known. They are there only if `figures` were asked for."""
+
+    size_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    message_rate: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
-    topics: list[TopicSummary]
+    topics: list[ListedTopic]
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,9 +181,9 @@ class Topics:
 
     async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
         found = await self._metadata(call.client, None)
-        return await in_thread_if(
-            len(found.topics) > ROWS_IN_LOOP, _listed, found.topics, call.params.internal
-        )
+        figures = await self._node.samples.latest_topics() if call.params.figures else None
+        own = None if call.params.internal else self._node.resources.own_logs
+        return await in_thread_if(len(found.topics) > ROWS_IN_LOOP, _listed, found.topics, own, figures)
 
     async def describe_topic(self, call: Call[TopicParams, None]) -> TopicFacts:
         name = call.params.topic
@@ -356,13 +369,28 @@ def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
     check(topic.error_code, None, "topic")
 
 
-def _listed(topics: Iterable[MetadataResponseTopic], with_internal: bool) -> TopicList:
-    """May run in a thread, as `_partitions`."""
-    return TopicList(topics=[_summary(topic) for topic in topics if with_internal or not topic.is_internal])
+def _listed(
+    topics: Iterable[MetadataResponseTopic],
+    own_logs: Collection[str] | None,
+    figures: Mapping[str, TopicFigures] | None,
+) -> TopicList:
+    """Without the internal topics and these logs of the broker, unless they are None. May run in a thread, as
+    `_partitions`."""
+    shown = (one for one in topics if own_logs is None or not (one.is_internal or one.name in own_logs))
+    rows = [_summary(topic) for topic in shown]
+    return TopicList(topics=rows if figures is None else [_with_figures(row, figures) for row in rows])
 
 
-def _summary(topic: MetadataResponseTopic) -> TopicSummary:
-    return TopicSummary(
+def _with_figures(row: ListedTopic, figures: Mapping[str, TopicFigures]) -> ListedTopic:
+    known = figures.get(row.name)
+    if known is None:
+        return msgspec.structs.replace(row, size_bytes=None, message_rate=None)
+    size, rate = known
+    return msgspec.structs.replace(row, size_bytes=size, message_rate=round(rate, 1))
+
+
+def _summary(topic: MetadataResponseTopic) -> ListedTopic:
+    return ListedTopic(
         name=topic.name or "",
         topic_id=str(topic.topic_id),
         internal=topic.is_internal,

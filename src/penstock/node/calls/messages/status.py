@@ -60,10 +60,19 @@ ALL_GROUPS = ""
 
 
 class ListSamples(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for the samples after a time; with the lag of one group, if it is named, or of ALL_GROUPS."""
+    """Asks for the samples after a time; with the lag of one group, if it is named, or of ALL_GROUPS. With `topics`,
+    the last sample has the figures of topics."""
 
     since_ms: int
     group: str | None = None
+    topics: bool = False
+
+
+class TopicFigures(NamedTuple):
+    """The replicas of a topic on one node: their bytes, and the messages per second of those that it leads."""
+
+    size_bytes: int
+    message_rate: float
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -81,6 +90,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     delayed: int
     lags: dict[str, int] = {}
     """The lags of groups by name."""
+    topics: dict[str, TopicFigures] = {}
+    """By name, if they were asked for. Only the last ones are kept."""
 
     def only(self, group: str | None) -> "Sample":
         """The same without the lags of other groups."""

@@ -59,8 +59,8 @@ function recordsOf(values) {
   });
 }
 
-/** @param {string} text @returns {[string, string][]} */
-function headersOf(text) {
+/** Headers as people write them, one in each line. @param {string} text @returns {[string, string][]} */
+export function headersOf(text) {
   return text.split("\n").filter((line) => line.trim()).map((line) => {
     const [name, ...rest] = line.split(":");
     if (!name.trim() || !rest.length) throw invalid("headers", `“${line.trim()}” is not a header: write name: value.`);

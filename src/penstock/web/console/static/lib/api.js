@@ -30,13 +30,28 @@ export function whenLoginIsNeeded(listener) {
 }
 
 /**
+ * A value as a segment of a path. A browser takes the segments . and .. out of an address, also as %2E, so names of one
+ * or two dots get a tilde, which the API takes away; names that would be taken for such ones get one more.
+ *
+ * @param {string | number} value
+ */
+export function segment(value) {
+  return encodeURIComponent(/^~*\.{1,2}$/.test(String(value)) ? `~${value}` : value);
+}
+
+/** The value that a segment stands for. @param {string} text decoded */
+export function unsegmented(text) {
+  return /^~+\.{1,2}$/.test(text) ? text.slice(1) : text;
+}
+
+/**
  * A path with its values encoded: path`topics/${name}/records`.
  *
  * @param {TemplateStringsArray} texts
  * @param {...(string | number)} values
  */
 export function path(texts, ...values) {
-  return texts.reduce((made, text, at) => made + (at ? encodeURIComponent(values[at - 1]) : "") + text, "");
+  return texts.reduce((made, text, at) => made + (at ? segment(values[at - 1]) : "") + text, "");
 }
 
 /**

@@ -24,9 +24,17 @@ export class Scan {
   #hasEnded = false;
   #isPaused = false;
   #owed = 0;
+  /** @type {(act: () => void) => unknown} */
+  #later;
 
-  /** @param {Record<string, unknown>} request @param {Listener} listener @param {AbortSignal} signal */
-  constructor(request, listener, signal) {
+  /**
+   * @param {Record<string, unknown>} request
+   * @param {Listener} listener
+   * @param {AbortSignal} signal
+   * @param {{isDrawn?: boolean}} [options] false: nothing is drawn, so the scan also goes on in a hidden tab
+   */
+  constructor(request, listener, signal, { isDrawn = true } = {}) {
+    this.#later = isDrawn ? requestAnimationFrame : queueMicrotask;
     const url = apiUrl("browse");
     url.protocol = url.protocol.replace("http", "ws");
     this.#socket = new WebSocket(url, socketProtocols());
@@ -45,7 +53,7 @@ export class Scan {
     if (frame.type === "messages") {
       listener.onMessages(frame.messages);
       this.#owed += frame.messages.length;
-      requestAnimationFrame(() => this.grant());
+      this.#later.call(window, () => this.grant());
     } else if (frame.type === "progress") listener.onProgress(frame);
     else if (frame.type === "end") this.end(() => listener.onEnd(frame));
     else if (frame.type === "error") this.end(() => listener.onError(new ApiError(400, frame.code, frame.message)));
@@ -79,4 +87,20 @@ export class Scan {
     this.#socket.close();
     tell();
   }
+}
+
+/**
+ * Runs a scan whose messages are not drawn, to its end.
+ *
+ * @param {Record<string, unknown>} request
+ * @param {(messages: Message[]) => void} onMessages
+ * @param {AbortSignal} signal
+ * @returns {Promise<Progress | null>} null: `signal` has ended it
+ */
+export function scanned(request, onMessages, signal) {
+  return new Promise((done, fail) => {
+    if (signal.aborted) return done(null);
+    new Scan(request, { onMessages, onProgress: () => {}, onEnd: done, onError: fail }, signal, { isDrawn: false });
+    signal.addEventListener("abort", () => done(null), { once: true });
+  });
 }

@@ -3,6 +3,7 @@
  * shared, and the browser's own back and forward work.
  */
 
+import { unsegmented } from "./api.js";
 import { h } from "./dom.js";
 
 /** @typedef {import("./dom.js").Child} Child */
@@ -28,7 +29,7 @@ export function segments() {
 /** @param {string} segment */
 function decoded(segment) {
   try {
-    return decodeURIComponent(segment);
+    return unsegmented(decodeURIComponent(segment));
   } catch {
     return segment;
   }

@@ -1,6 +1,7 @@
 /** Messages of a topic: browse, filter, tail; each in detail; publish. */
 
 import { dataTable } from "../elements/data-table.js";
+import { downloadDialog } from "../elements/download.js";
 import { messageLink, openMessage } from "../elements/message.js";
 import { button, emptyState, pageHead } from "../elements/parts.js";
 import { publishDialog } from "../elements/publish.js";
@@ -8,7 +9,7 @@ import { get, path } from "../lib/api.js";
 import { Scan } from "../lib/browse.js";
 import { h, show as fill, uniqueId } from "../lib/dom.js";
 import { count, plural, time } from "../lib/format.js";
-import { download, fieldOf, keyText, parsedJson, readable, valueText } from "../lib/payload.js";
+import { fieldOf, keyText, parsedJson, readable, valueText } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
 import { topicTabs } from "./topic.js";
@@ -52,6 +53,7 @@ class MessagesPage {
   constructor(view, topic, partitions, mayWrite) {
     this.view = view;
     this.topic = topic;
+    this.partitions = partitions;
     this.inputs = makeInputs(view.query, partitions);
     this.bar = h("progress", { max: 1, value: 0, "aria-label": "How much was scanned" });
     this.told = h("span", { role: "status" });
@@ -211,8 +213,19 @@ class MessagesPage {
     this.bar.max = progress.total || 1;
     this.bar.value = progress.scanned;
     const scanned = isTail ? `${plural(progress.found, "message")} so far` : `${plural(progress.found, "message")}, ${count(progress.scanned)} of ${count(progress.total)} scanned`;
-    const ends = /** @type {Record<string, string>} */ ({ limit: " · there may be more", stopped: " · stopped" });
-    fill(this.told, scanned + (ends[progress.reason ?? ""] ?? ""));
+    fill(this.told, scanned + (isTail ? "" : this.whyItEnded(progress)));
+  }
+
+  /** @param {Progress} progress */
+  whyItEnded({ reason, scanned, total }) {
+    const left = total > scanned ? `; ${count(total - scanned)} were not looked at` : "";
+    const ends = /** @type {Record<string, string>} */ ({
+      complete: ": all of them",
+      limit: `. It ended at ${this.given("limit")} messages, as “At most” says: others may match${left}.`,
+      held_bytes: `. It ended early because the messages found are large: others may match${left}.`,
+      stopped: `. You stopped it${left}.`,
+    });
+    return ends[reason ?? ""] ?? "";
   }
 
   /** @param {Message[]} more */
@@ -234,8 +247,8 @@ class MessagesPage {
   }
 
   download() {
-    const lines = this.#messages.map((one) => JSON.stringify({ topic: this.topic, ...one }));
-    download(`${this.topic}.jsonl`, lines.join("\n") + "\n", "application/x-ndjson");
+    if (!this.form.reportValidity()) return;
+    downloadDialog(this.topic, /** @type {any} */ (this.request()), this.partitions, this.#messages, this.view.signal);
   }
 }
 

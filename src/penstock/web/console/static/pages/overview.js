@@ -7,6 +7,8 @@ import { get } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, compact, count, plural, rate } from "../lib/format.js";
 import { repeat } from "../lib/live.js";
+import { permissions } from "../lib/permissions.js";
+import { link } from "../lib/router.js";
 
 /**
  * @typedef {{time_ms: number, bytes_in_rate: number, bytes_out_rate: number, message_rate: number, request_rate: number,
@@ -18,6 +20,39 @@ const SPAN_MS = 15 * 60 * 1000;
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
+  const may = await permissions(view.signal);
+  await (may("describe") ? showCluster(view) : showOwn(view));
+}
+
+/** For users who may not describe the cluster: what they may describe, and what is hidden. @param {import("../main.js").View} view */
+async function showOwn(view) {
+  const tiles = h("div", { class: "tiles" });
+  const hidden = h(
+    "div",
+    { class: "why" },
+    h("p", {}, badge("hidden", "warn"), " Throughput, nodes, alarms and the plots need the permission DESCRIBE on the cluster, which you do not have."),
+    h("p", { class: "note" }, "Topics need DESCRIBE on the topic; groups, queues and subscriptions DESCRIBE on the group of the same name. Those that you may not describe are not counted here. Ask an administrator for a rule, or for the role viewer, which sees everything and changes nothing."),
+  );
+  const load = async () => {
+    const [{ topics }, { groups }, { queues }, { subscriptions }] = await Promise.all(["topics", "groups", "queues", "subscriptions"].map((what) => get(what, { signal: view.signal })));
+    const others = new Set([...queues.map((/** @type {any} */ one) => one.queue), ...subscriptions.map((/** @type {any} */ one) => one.subscription)]); // they have groups of their names
+    const consumers = groups.filter((/** @type {any} */ one) => one.type.toLowerCase() !== "share" && !others.has(one.group));
+    const sum = (/** @type {any[]} */ rows, /** @type {string} */ field) => rows.reduce((all, row) => all + (row[field] ?? 0), 0);
+    fill(
+      tiles,
+      tile("Topics", link("topics", count(topics.length)), "that you may describe"),
+      tile("Groups", link("groups", count(consumers.length)), `${count(sum(consumers, "lag"))} messages behind`),
+      tile("Queues", link("queues", count(queues.length)), `${plural(sum(queues, "undone"), "message")} not done`),
+      tile("Subscriptions", link("subscriptions", count(subscriptions.length)), `${count(sum(subscriptions, "lag"))} messages behind`),
+    );
+  };
+  view.root.append(pageHead("Overview", { note: `Cluster ${view.me.cluster_id} · seen from node ${view.me.node_id} · version ${view.me.version}` }), tiles, hidden);
+  await load();
+  repeat(view, SUMMARY_MS, load);
+}
+
+/** @param {import("../main.js").View} view */
+async function showCluster(view) {
   const head = h("div");
   const tiles = h("div", { class: "tiles" });
   const alarms = h("div");

@@ -80,7 +80,7 @@ function tilesOf(queue) {
     tile("Leased", count(sum("leased")), "held by consumers"),
     tile("Delayed", count(sum("deferred")), "not due yet"),
     tile("Waiting", count(sum("waiting")), "for their key"),
-    tile("Dying", count(sum("dying")), "on the way to the dead letters"),
+    tile("Dead letters", queue.dead_letters ? link(`${path`queues/${queue.queue}`}?part=dead`, count(queue.dead_letters)) : count(queue.dead_letters), sum("dying") ? `not sent back; ${count(sum("dying"))} on the way` : "not sent back"),
     tile("Done", `${rate(sum("rate"))}/s`, "over the last minute"),
   ];
 }

@@ -4,9 +4,10 @@ import { dataTable } from "../elements/data-table.js";
 import { confirmDialog, formDialog, openDialog } from "../elements/dialog.js";
 import { messageLink } from "../elements/message.js";
 import { button, emptyState, facts } from "../elements/parts.js";
+import { headersOf } from "../elements/publish.js";
 import { toast, toastError } from "../elements/toast.js";
 import { ApiError, get, path, post } from "../lib/api.js";
-import { h } from "../lib/dom.js";
+import { h, show as fill } from "../lib/dom.js";
 import { count, place, plural, time } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { hexDump, isPrintable, marked, payloadBytes, readable } from "../lib/payload.js";
@@ -16,6 +17,8 @@ import { link } from "../lib/router.js";
 
 const REFRESH_MS = 5_000;
 const SHOWN = 200;
+/** Sent back with one request, so that the page can tell how far it is, and stop. */
+const AT_ONCE = 50;
 
 /** @param {View} view @param {string} name @param {HTMLElement} body */
 export async function showDeadLetters(view, name, body) {
@@ -35,11 +38,14 @@ export async function showDeadLetters(view, name, body) {
       { title: "", value: () => "", unsorted: true, cell: (one) => actionsOf(view, name, one), class: "time" },
     ],
   });
-  body.append(h("div", { class: "actions" }, all), table);
+  const cut = h("p", { class: "note" });
+  body.append(h("div", { class: "actions" }, all), cut, table);
   await live(view, REFRESH_MS, async () => {
     const found = await get(path`queues/${name}/dead-letters`, { query: { max_records: SHOWN, encoding: "text" }, signal: view.signal });
     table.rows = found.dead_letters;
-    all.hidden = found.dead_letters.length === 0;
+    all.hidden = found.dead_letters.length === 0 && !found.next;
+    cut.hidden = !found.next;
+    fill(cut, `The first ${plural(found.dead_letters.length, "dead letter")}: there are more behind them. Send all back sends them, too.`);
   });
 }
 
@@ -94,31 +100,88 @@ function valueOf({ value, value_encoding }) {
 /** @param {View} view @param {string} name @param {object[]} letters */
 async function sendBack(view, name, letters) {
   const done = await post(path`queues/${name}/dead-letters/send-back`, { letters });
-  if (done.refused.length) throw new ApiError(207, "refused", done.refused[0].error.message);
+  if (done.refused.length) throw new ApiError(207, "refused", done.refused[0].error.message, done.refused[0].error.field);
   toast(`${plural(done.sent_back.length, "message")} went back to ${done.sent_back[0].topic}.`);
   view.reload();
 }
 
+// --- editing
+
+/** The broker's own headers, which a message loses when it goes back. */
+const MARKS = ["penstock-dead-", "__dlq.errors."];
+
 /** @param {View} view @param {string} name @param {any} letter */
 function edit(view, name, letter) {
+  const own = letter.headers.filter((/** @type {any} */ one) => !MARKS.some((mark) => one.name.startsWith(mark)));
+  const [lines, others] = [own.filter(isLine), own.filter((/** @type {any} */ one) => !isLine(one))];
+  const headers = lines.map((/** @type {any} */ one) => `${one.name}: ${one.value}`).join("\n");
+  const base64 = (/** @type {string} */ encoding) => (encoding === "base64" ? " This is not text: it is shown in base64." : "");
   formDialog("Edit and send back", {
     wide: true,
-    fields: [{ name: "value", label: "Value", type: "textarea", rows: 12, value: letter.value ?? "", help: letter.value_encoding === "base64" ? "The value is not text: this is its base64." : null }],
+    fields: [
+      { name: "value", label: "Value", type: "textarea", rows: 12, value: letter.value ?? "", help: base64(letter.value_encoding) || null },
+      { name: "key", label: "Key", value: letter.key ?? "", help: `Empty: no key. A new key may lead to another partition.${base64(letter.key_encoding)}` },
+      { name: "headers", label: "Headers", type: "textarea", rows: 3, value: headers, placeholder: "name: value", help: `One in each line.${others.length ? ` Not text, so they stay as they are: ${others.map((/** @type {any} */ one) => one.name).join(", ")}.` : ""}` },
+    ],
     submitLabel: "Send back",
-    submit: ({ value }) => sendBack(view, name, [{ ...placeOf(letter), value, encoding: letter.value_encoding === "base64" ? "base64" : "text" }]),
+    submit: (values) => {
+      /** @type {Record<string, unknown>} */
+      const changes = {};
+      if (values.value !== lineBreaks(letter.value ?? "")) Object.assign(changes, { value: values.value, encoding: letter.value_encoding === "base64" ? "base64" : "text" });
+      if (values.key !== (letter.key ?? "")) Object.assign(changes, { key: values.key || null, key_encoding: letter.key_encoding });
+      if (values.headers !== headers) changes.headers = [...headersOf(values.headers).map(([one, value]) => ({ name: one, value })), ...others];
+      return sendBack(view, name, [{ ...placeOf(letter), ...changes }]);
+    },
   });
 }
+
+/** Whether a header can be written as "name: value". @param {any} header */
+function isLine({ name, value, encoding }) {
+  return encoding === "text" && value !== null && isPrintable(value) && !/[\n\r]/.test(name + value) && !name.includes(":") && name === name.trim() && value === value.trim();
+}
+
+/** As a form has them. @param {string} text */
+function lineBreaks(text) {
+  return text.replace(/\r\n?/g, "\n");
+}
+
+// --- all of them
 
 /** @param {View} view @param {string} name */
 function sendAll(view, name) {
   confirmDialog("Send all dead letters back?", {
-    text: "They are published to the topics that they came from, to be tried again: up to a thousand at a time.",
+    text: "They are published to the topics that they came from, to be tried again.",
     action: "Send all back",
     run: async () => {
-      const done = await post(path`queues/${name}/dead-letters/send-back`, { all: true });
-      const refused = done.refused.length ? `; ${count(done.refused.length)} were refused: ${done.refused[0].error.message}` : "";
-      toast(`${plural(done.sent_back.length, "message")} went back${refused}${done.more ? "; there are more" : ""}.`, refused ? "bad" : "good");
-      view.reload();
+      const { dead_letters: known } = await get(path`queues/${name}`, { signal: view.signal });
+      void sendAllWithProgress(view, name, known);
     },
   });
+}
+
+/** In small steps, so that it can be stopped. @param {View} view @param {string} name @param {number | null} known how many there are, about */
+async function sendAllWithProgress(view, name, known) {
+  let [sent, refused, isStopped, why] = [0, 0, false, ""];
+  const bar = h("progress", { max: known || 1, "aria-label": "How many were sent back" });
+  const told = h("p", { role: "status" });
+  const dialog = openDialog("Sending dead letters back", (close) => [told, bar, h("div", { class: "actions" }, button("Stop", close, { class: "danger" }))]);
+  dialog.addEventListener("close", () => (isStopped = true), { once: true });
+  /** @type {object | null} */
+  let start = null;
+  try {
+    do {
+      told.textContent = `${count(sent)} of ${known === null ? "an unknown number of" : `about ${count(known)}`} messages sent back${refused ? `, ${count(refused)} refused` : ""}.`;
+      bar.value = sent + refused;
+      const done = /** @type {any} */ (await post(path`queues/${name}/dead-letters/send-back`, { all: true, start, max_records: AT_ONCE }));
+      sent += done.sent_back.length;
+      refused += done.refused.length;
+      why ||= done.refused[0]?.error.message ?? "";
+      start = done.next;
+    } while (start && !isStopped);
+    toast(`${plural(sent, "message")} went back${refused ? `; ${count(refused)} were refused: ${why}` : ""}${start ? "; stopped, there are more" : ""}.`, refused ? "bad" : "good");
+  } catch (trouble) {
+    toastError(trouble);
+  }
+  dialog.close();
+  if (!view.signal.aborted) view.reload();
 }

@@ -25,7 +25,10 @@ export async function show(view) {
       { title: "Name", value: (queue) => queue.queue, cell: (queue) => link(path`queues/${queue.queue}`, queue.queue), class: "name" },
       { title: "Topics", value: (queue) => queue.topics.join(", "), cell: (queue) => queue.topics.flatMap((/** @type {string} */ topic, /** @type {number} */ at) => [at ? ", " : null, link(path`topics/${topic}`, topic)]), class: "name" },
       { title: "Not done", value: (queue) => queue.undone, cell: (queue) => count(queue.undone), numeric: true },
+      { title: "Ready", value: (queue) => queue.available, cell: (queue) => count(queue.available), numeric: true },
       { title: "Leased", value: (queue) => queue.leased, cell: (queue) => count(queue.leased), numeric: true },
+      { title: "Delayed", value: (queue) => queue.deferred, cell: (queue) => count(queue.deferred), numeric: true },
+      { title: "Dead letters", value: (queue) => queue.dead_letters, cell: (queue) => (queue.dead_letters ? link(`${path`queues/${queue.queue}`}?part=dead`, count(queue.dead_letters)) : count(queue.dead_letters)), numeric: true },
       { title: "Consumers", value: (queue) => queue.consumers, cell: (queue) => count(queue.consumers), numeric: true },
       { title: "Done per second", value: (queue) => queue.rate, cell: (queue) => rate(queue.rate), numeric: true },
     ],
@@ -33,7 +36,7 @@ export async function show(view) {
   await live(view, REFRESH_MS, async () => {
     table.rows = (await get("queues", { signal: view.signal })).queues;
   });
-  view.root.append(pageHead("Queues", { actions: create() }), table);
+  view.root.append(pageHead("Queues", { actions: create(), note: "Dead letters are counted by dead-letter topic: queues that share one have the same number." }), table);
 }
 
 function createQueue() {

@@ -4,7 +4,7 @@ import { dataTable } from "../elements/data-table.js";
 import { confirmDialog, formDialog } from "../elements/dialog.js";
 import { badge, button, emptyState, pageHead, tabs, tile } from "../elements/parts.js";
 import { toast } from "../elements/toast.js";
-import { ApiError, get, patch, path, post, remove } from "../lib/api.js";
+import { ApiError, get, patch, path, post, remove, segment } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, count, plural } from "../lib/format.js";
 import { live } from "../lib/live.js";
@@ -124,7 +124,7 @@ function consumerTable() {
     rowKey: (row) => `${row.kind} ${row.name}`,
     empty: () => emptyState("Nothing reads this topic", "Groups appear here when they have committed an offset, queues and subscriptions when they were created."),
     columns: [
-      { title: "Name", value: (row) => row.name, cell: (row) => link(`${row.kind}s/${encodeURIComponent(row.name)}`, row.name), class: "name" },
+      { title: "Name", value: (row) => row.name, cell: (row) => link(`${row.kind}s/${segment(row.name)}`, row.name), class: "name" },
       { title: "Kind", value: (row) => row.kind },
       { title: "State", value: (row) => row.state },
       { title: "Left to read", value: (row) => row.left, cell: (row) => count(row.left), numeric: true },

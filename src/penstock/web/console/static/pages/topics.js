@@ -6,14 +6,14 @@ import { button, emptyState, pageHead } from "../elements/parts.js";
 import { toast } from "../elements/toast.js";
 import { get, path, post } from "../lib/api.js";
 import { h } from "../lib/dom.js";
-import { count } from "../lib/format.js";
+import { bytes, count, rate } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { permissions, somePermissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
 
 const REFRESH_MS = 5_000;
 
-/** @typedef {{name: string, partitions: number, replication_factor: number, internal: boolean}} TopicRow */
+/** @typedef {{name: string, partitions: number, replication_factor: number, internal: boolean, size_bytes: number | null, message_rate: number | null}} TopicRow */
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
@@ -24,7 +24,7 @@ export async function show(view) {
   const internal = h("input", { type: "checkbox", id: "internal" });
   internal.checked = withInternal;
   const load = async () => {
-    table.rows = (await get("topics", { query: { internal: withInternal }, signal: view.signal })).topics;
+    table.rows = (await get("topics", { query: { internal: withInternal, figures: true }, signal: view.signal })).topics;
   };
   internal.addEventListener("change", () => {
     withInternal = internal.checked;
@@ -34,7 +34,7 @@ export async function show(view) {
   await live(view, REFRESH_MS, load);
   view.root.append(
     pageHead("Topics", { actions: mayCreate ? [createButton()] : [] }),
-    h("label", { class: "option", for: "internal" }, internal, " The broker's own topics, too"),
+    h("label", { class: "option", for: "internal" }, internal, " Show internal topics: the broker's own, with its status log"),
     table,
   );
 }
@@ -58,6 +58,8 @@ function topicTable(mayCreate) {
         { title: "Name", value: (topic) => topic.name, cell: (topic) => link(path`topics/${topic.name}`, topic.name), class: "name" },
         { title: "Partitions", value: (topic) => topic.partitions, cell: (topic) => count(topic.partitions), numeric: true },
         { title: "Replicas", value: (topic) => topic.replication_factor, cell: (topic) => count(topic.replication_factor), numeric: true },
+        { title: "Size", value: (topic) => topic.size_bytes, cell: (topic) => bytes(topic.size_bytes), numeric: true },
+        { title: "Messages per second", value: (topic) => topic.message_rate, cell: (topic) => rate(topic.message_rate), numeric: true },
         { title: "", value: () => "", unsorted: true, cell: (topic) => link(path`topics/${topic.name}/messages`, "Messages") },
       ],
     }),
