@@ -11,7 +11,7 @@ SEED    ?= 0
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-again tests-rewritten test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups bench-processes bench-console clean help mutants soak hostile dist
+.PHONY: setup demo test test-again tests-rewritten test-long check screenshots bench bench-kafka bench-cluster bench-spark bench-queue bench-clique bench-tls bench-transactions bench-groups bench-processes bench-console bench-scale clean help mutants soak hostile dist
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -78,6 +78,9 @@ bench-processes: setup  ## one machine with one process and with two
 
 bench-console: setup  ## the web console with 1,000 topics and 50 groups: first pages, and what an open one costs
 	$(BIN)/python benchmarks/console.py --write
+
+bench-scale: setup  ## what more partitions, connections, groups, queues, data and larger messages cost a node
+	$(BIN)/python benchmarks/scale.py --publish
 
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py --publish

@@ -4,6 +4,7 @@
     failover     kill -9 of a partition's leader: until the other nodes name another one
     copying      a node that lost its disk gets a partition of --gb GB again, beside copying and flushing its files
     idle         1,000 partitions of 3 replicas without clients: the CPU of each node
+    elections    --seconds of producers at full speed beside a busy process per core: elections in that time
     cores        6 partitions of one copy on one, two and three nodes of this machine, with two producers
 
 Throughput runs alternate between the two; Kafka does not flush what it acknowledges, Penstock does, on a majority.
@@ -11,22 +12,31 @@ Results go to .cache/bench/ as JSON and as Markdown.
 """
 
 import argparse
+import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from urllib.request import urlopen
 
 import msgspec
 import page
 from cluster_launcher import Brokers, KafkaBrokers, PenstockBrokers, copy_and_flush, size_of
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_launcher import CACHE, Unavailable, fetch
 
 from penstock.cli.bench import procfs
 from penstock.cli.bench.runner import Shape, Target, fresh_topic, run_produce
+from penstock.cli.connection import Connection
+from penstock.cli.http_api import find_urls
 from penstock.cli.output import note
 
 PARTITIONS = 6
@@ -38,6 +48,9 @@ IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0
 QUIET = {"log_level": "0"}
+NO_LEADER = -1
+BUSY = "while True: pass"
+ELECTIONS_WON = re.compile(r"^penstock_elections_won_total\S* (\d+)", re.MULTILINE)
 
 
 class Throughput(msgspec.Struct, kw_only=True):
@@ -55,6 +68,9 @@ class Figures(msgspec.Struct, kw_only=True):
     copied_mb_per_second: float = 0.0
     file_copy_mb_per_second: float = 0.0
     idle_cores: list[float] = []
+    loaded_seconds: float = 0.0
+    elections_under_load: int = 0
+    messages_under_load: int = 0
     per_second_by_nodes: dict[str, float] = {}
 
 
@@ -71,6 +87,8 @@ def main() -> None:
             _copying(folder / "copying", options.gb, figures)
         if "idle" in options.parts:
             figures.idle_cores = _idle(folder / "idle")
+        if "elections" in options.parts:
+            _elections(folder / "elections", options.seconds, figures)
         if "cores" in options.parts:
             figures.per_second_by_nodes = _cores(folder / "cores")
     finally:
@@ -87,13 +105,14 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    everything = ["throughput", "failover", "copying", "idle", "cores"]
+    everything = ["throughput", "failover", "copying", "idle", "elections", "cores"]
     parser.add_argument(
         "parts", nargs="*", default=everything, help=f"of {', '.join(everything)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--gb", type=float, default=1.0, help="size of the partition that is copied")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long `elections` lasts")
     return parser.parse_args()
 
 
@@ -161,7 +180,10 @@ def _wait_for_leaders(cluster: Brokers, topic: str, in_sync: int = 3) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        try:
+            partitions = list(admin.list_topics(topic, timeout=10).topics[topic].partitions.values())
+        except KafkaException:  # on a busy machine, a node that creates many files may be slow to answer
+            partitions = []
         if partitions and all(one.leader >= 0 and len(one.isrs) >= in_sync for one in partitions):
             return
         time.sleep(0.1)  # metadata has to be asked for
@@ -180,7 +202,8 @@ def _failover(folder: Path) -> list[float]:
         for number in range(FAILOVERS):
             _wait_for_leaders(cluster, "t")
             time.sleep(1.0)  # the last node that came back has caught up; let it settle
-            leader = admin.list_topics("t", timeout=10).topics["t"].partitions[0].leader
+            while (leader := _leader(admin)) < 0:  # a preferred leader takes over
+                time.sleep(0.1)
             taken = _seconds_without(cluster, leader)
             note(f"failover {number + 1}: {taken:.2f} s")
             seconds.append(taken)
@@ -197,9 +220,16 @@ def _seconds_without(cluster: Brokers, leader: int) -> float:
     admin.list_topics("t", timeout=10)
     cluster.kill_node(leader)
     killed = time.perf_counter()
-    while admin.list_topics("t", timeout=10).topics["t"].partitions[0].leader in (leader, -1):
+    while _leader(admin) in (leader, NO_LEADER):
         time.sleep(0.01)  # metadata has to be asked for
     return time.perf_counter() - killed
+
+
+def _leader(admin: AdminClient) -> int:
+    try:
+        return admin.list_topics("t", timeout=2).topics["t"].partitions[0].leader
+    except KafkaException:  # the client may have asked the node that was killed
+        return NO_LEADER
 
 
 # --- copying
@@ -257,6 +287,45 @@ def _idle(folder: Path) -> list[float]:
     ]
 
 
+# --- elections
+
+
+def _elections(folder: Path, seconds: float, figures: Figures) -> None:
+    with PenstockBrokers(folder) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+        _wait_for_leaders(cluster, "t")
+        time.sleep(SETTLE_SECONDS)  # preferred leaders take over within that time
+        urls = find_urls(Connection(bootstrap=cluster.bootstrap))
+        target = Target(name="Penstock", bootstrap=cluster.bootstrap)
+        shape = Shape(messages=MESSAGES_MOST // 2, size_bytes=100, partitions=PARTITIONS, acks="all")
+        before, began = _elections_won(urls), time.perf_counter()
+        with _busy_cores():
+            while time.perf_counter() - began < seconds:
+                figures.messages_under_load += run_produce(target, shape, "t", lambda _: None).messages
+        figures.loaded_seconds = time.perf_counter() - began
+        figures.elections_under_load = _elections_won(urls) - before
+
+
+def _elections_won(urls: list[str]) -> int:
+    pages = []
+    for url in urls:
+        with urlopen(f"{url}/metrics", timeout=30) as answer:
+            pages.append(answer.read().decode())
+    return sum(int(number) for page in pages for number in ELECTIONS_WON.findall(page))
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 # --- cores
 
 
@@ -294,7 +363,7 @@ def _render(figures: Figures) -> str:
         middle, worst = median(figures.failover_seconds), max(figures.failover_seconds)
         lines += [
             f"Without a leader after kill -9: median **{middle:.2f} s**, longest {worst:.2f} s of "
-            f"{len(figures.failover_seconds)} (goal: median below 2.5 s).",
+            f"{len(figures.failover_seconds)} (goal: median of 1 s at most).",
             "",
         ]
     if figures.copied_mb_per_second:
@@ -306,7 +375,14 @@ def _render(figures: Figures) -> str:
         ]
     if figures.idle_cores:
         shown = ", ".join(f"{cores:.3f}" for cores in figures.idle_cores)
-        lines += [f"1,000 idle partitions of 3 replicas: {shown} cores per node (goal: below 0.25).", ""]
+        lines += [f"1,000 idle partitions of 3 replicas: {shown} cores per node (goal: 0.05 at most).", ""]
+    if figures.loaded_seconds:
+        lines += [
+            f"{figures.loaded_seconds:.0f} s of a producer at full speed ({figures.messages_under_load:,} messages, "
+            f"acks=all, 3 replicas) beside a busy process per core: **{figures.elections_under_load}** elections "
+            "(goal: none).",
+            "",
+        ]
     if figures.per_second_by_nodes:
         shown = ", ".join(f"{nodes}: {rate:,.0f}/s" for nodes, rate in figures.per_second_by_nodes.items())
         lines += [f"One copy, acks=all, 100 B, two producers, by nodes on this machine: {shown}.", ""]

@@ -27,6 +27,7 @@ COMMANDS = {
     "queue": (*BENCH, "queue", "--json", "-t", "3", "-n", "200000"),
     "push": (*BENCH, "push", "--json", "-t", "3", "--subscribers", "1,100"),
     "startup": (str(TREE / "benchmarks" / "startup.py"), "--json"),
+    "http": (str(TREE / "benchmarks" / "http_publish.py"), "--json", "--turns", "3"),
     "requests": (str(TREE / "benchmarks" / "request_cost.py"), "--json", "--turns", "3"),
 }
 BIGGER_IS_BETTER = "per_second"

@@ -16,10 +16,10 @@ class Penstock:
 
     def __init__(self, folder: Path, *flags: str, port: int | None = None) -> None:
         """`flags` of `penstock serve`. With `port` they name the Kafka port, too."""
-        self.port = port or free_port()
+        self.port, self.http_port = port or free_port(), free_port()
         kafka = [] if port is not None else ["--kafka", f"127.0.0.1:{self.port}"]
         self.command = [sys.executable, "-m", "penstock.cli", "serve", *kafka, *flags]
-        self.command += ["--http", "127.0.0.1:0", "--log-level", "warning"]
+        self.command += ["--http", f"127.0.0.1:{self.http_port}", "--log-level", "warning"]
         if "--memory" not in flags:
             self.command += ["--data-dir", str(folder / "data")]
         self._log = folder / "penstock.log"
