@@ -32,8 +32,10 @@ def cluster_id(brokers: Brokers) -> str:
 
 
 def topics(brokers: Brokers) -> Json:
-    """Every topic but the internal ones: its id, the configs that were set, and each partition with every record."""
-    listed = [one["name"] for one in brokers.ask("GET", "/v1/topics")["topics"]]
+    """Every topic but the internal ones: its id, the configs that were set, and each partition with every record. The
+    list of topics has the status log only in older versions."""
+    named = {one["name"] for one in brokers.ask("GET", "/v1/topics")["topics"]}
+    listed = sorted(named | {STATUS_TOPIC})
     found = {name: _topic(brokers, f"/v1/topics/{quote(name)}") for name in listed}
     records = _records(brokers, {name: topic["partitions"] for name, topic in found.items()})
     for (name, partition), rows in records.items():
