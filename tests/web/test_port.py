@@ -15,6 +15,8 @@ import uvloop
 from penstock.config import Limits, NodeConfig
 from penstock.node import Node
 from penstock.web import WebPort, http_protocol
+from penstock.web.app import WebApp
+from penstock.web.exchanges import EXCHANGE, write_json
 
 TWO_CONNECTIONS = Limits(max_http_connections=2)
 
@@ -184,6 +186,100 @@ def test_requests_in_advance_are_answered_in_their_order_and_an_invalid_one_afte
     run(scenario)
 
 
+def test_requests_in_advance_wait_in_the_socket_also_if_they_come_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each request waits for its caller to disconnect, as a long poll does, until the test lets it go on."""
+    allowed = asyncio.Semaphore(0)
+    waiting: list[int] = []
+
+    async def app(self: WebApp, scope: Any, receive: Any, send: Any) -> None:
+        protocol = scope[EXCHANGE].on_response.__self__
+        leaving = asyncio.ensure_future(receive())
+        await allowed.acquire()
+        waiting.append(len(protocol.pipeline) + len(protocol._unparsed))
+        write_json(scope, 200, b"{}")
+        await leaving
+
+    monkeypatch.setattr(WebApp, "__call__", app)
+
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            piece = request * (http_protocol.SLICE_BYTES // len(request))
+            writer.write(piece)
+            for _ in range(50):
+                allowed.release()
+                await asyncio.wait_for(reader.readuntil(b"{}"), 30)
+                writer.write(piece)
+                await asyncio.sleep(0.001)
+            writer.transport.abort()
+            for _ in piece:
+                allowed.release()  # so that nothing waits for the stop
+        assert max(waiting) <= len(piece) // len(request)
+
+    run(scenario)
+
+
+def handshake(path: str) -> bytes:
+    lines = (
+        f"GET {path} HTTP/1.1",
+        "Host: x",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    )
+    return "\r\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("padding", [0, http_protocol.SLICE_BYTES])
+def test_bytes_behind_the_handshake_of_a_websocket_are_neither_frames_nor_requests(padding: int) -> None:
+    """With the padding, the handshake ends where a slice ends."""
+
+    async def scenario() -> None:
+        async with started_node() as node, serving(node) as number:
+            begun = handshake("/v1/push") + b"\r\nX: "
+            whole = begun.ljust(padding - 4, b"a") + b"\r\n\r\n"
+            answer = await raw_answer(number, whole + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"behind the handshake" in answer
+            assert answer.count(b"HTTP/1.1") == 1
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(whole)
+            assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 101 ")
+            writer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [http_protocol.MAX_HEADERS, http_protocol.MAX_HEADERS + 1])
+def test_headers_are_counted(count: int) -> None:
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            lines = ["GET /health HTTP/1.1", "Host: x", "Connection: close", *["a:"] * (count - 2)]
+            answer = await raw_answer(number, "\r\n".join([*lines, "", ""]).encode())
+            assert answer.startswith(b"HTTP/1.1 200 ") is (count <= http_protocol.MAX_HEADERS)
+            assert (b"more than 200 headers" in answer) is (count > http_protocol.MAX_HEADERS)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/nowhere", "/health"])
+def test_a_refusal_without_100_continue_ends_the_connection(path: str) -> None:
+    """The client may take the refusal for a reason to leave the body out: the next bytes would be taken for it."""
+
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+            answer = await raw_answer(number, head.encode())
+            assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
+            assert b"connection: close\r\n" in answer
+
+    run(scenario)
+
+
 def test_trailers_are_not_headers() -> None:
     async def scenario() -> None:
         async with serving(idle_node()) as number:
@@ -262,6 +358,67 @@ def test_a_connection_that_never_completes_a_request_is_closed() -> None:
             writer.write(b"GET /health HT")
             assert await asyncio.wait_for(silent.read(), 30) == b""
             assert await asyncio.wait_for(dripping.read(), 30) == b""
+            writer.close()
+
+    run(scenario)
+
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""More than the kernel's buffers hold."""
+
+
+async def answer_at_length(self: WebApp, scope: Any, receive: Any, send: Any) -> None:
+    """An application whose response is complete when little of it has left."""
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE_BYTES)]}
+    )
+    await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+
+
+async def unread_response(number: int, headers: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose client has read the beginning of a response that is complete."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", number)
+    writer.write(f"GET /health HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode())
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+    return reader, writer
+
+
+@pytest.mark.parametrize("header", ["Connection: close", "Connection: keep-alive"])
+def test_a_client_that_does_not_read_the_rest_of_a_complete_response_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    connections: set[Any] = set()
+
+    async def app(self: WebApp, scope: Any, receive: Any, send: Any) -> None:
+        nonlocal connections
+        connections = scope[EXCHANGE].on_response.__self__.connections
+        await answer_at_length(self, scope, receive, send)
+
+    monkeypatch.setattr(WebApp, "__call__", app)
+
+    async def scenario() -> None:
+        async with serving(idle_node(Limits(http_idle_timeout_ms=200))) as number:
+            reader, writer = await unread_response(number, header)
+            async with asyncio.timeout(30):
+                while connections:
+                    await asyncio.sleep(0.01)
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(LARGE_BYTES)
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_body_that_turns_out_invalid_does_not_cut_a_response_that_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WebApp, "__call__", answer_at_length)
+
+    async def scenario() -> None:
+        async with serving(idle_node()) as number:
+            reader, writer = await unread_response(number, "Transfer-Encoding: chunked")
+            writer.write(b"nonsense\r\n")
+            assert len(await asyncio.wait_for(reader.read(), 30)) == LARGE_BYTES
             writer.close()
 
     run(scenario)

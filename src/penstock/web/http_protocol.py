@@ -1,12 +1,15 @@
 """One HTTP connection of the HTTP port: uvicorn's on llhttp (httptools), with limits and timeouts.
 
     headers that do not end     MAX_HEADER_BYTES and two slices; the same for trailers and the extensions of a chunk
+    many headers                MAX_HEADERS
     requests in advance         SLICE_BYTES are parsed at a time, and no more before the requests in them are answered;
                                 until then the socket is not read
+    bytes behind a handshake    a client of a WebSocket waits for the response, so its request is refused
     a body in small chunks      limits.max_http_body_chunks, then the request is refused and the connection closed, also
                                 if the operation takes no body
     an idle connection          limits.http_idle_timeout_ms, also if it sends bytes and never completes a request
-    a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is closed
+    a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is aborted,
+                                also if it is being closed
 
 A request that is not HTTP, or exceeds a limit, is refused in the order of the requests: its response must not be taken
 for that of one before it. llhttp refuses everything about which two programs may disagree where a request ends (two
@@ -19,11 +22,13 @@ an HTTP connection; `websocket_protocol` reports on the WebSocket."""
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from penstock.types import EventSink
@@ -32,6 +37,9 @@ from penstock.web.api.problems import Error, Problem
 from penstock.web.exchanges import EXCHANGE, json_head
 
 MAX_HEADER_BYTES = 16 * 1024
+MAX_HEADERS = 200
+"""A browser behind two proxies sends about 40. A header of 4 bytes takes 200 as Python objects, so the limit on bytes
+alone would allow a megabyte."""
 SLICE_BYTES = 4 * 1024
 """The shortest request has about 30 bytes, and takes some 2 KB while it waits for the one before it."""
 DRAIN_BYTES_MIN = 64 * 1024
@@ -49,10 +57,11 @@ class JoinedWrites:
     """The transport of one response. Its headers leave with the first bytes of its body: the system call is a good part
     of what a small response costs."""
 
-    __slots__ = ("_held", "_is_begun", "_transport", "is_closing")
+    __slots__ = ("_held", "_is_begun", "_on_continue", "_transport", "is_closing")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, on_continue: Callable[[], None] | None = None) -> None:
         self._transport = transport
+        self._on_continue = on_continue
         self._held = b""
         self._is_begun = False
         self.is_closing = transport.is_closing
@@ -63,6 +72,8 @@ class JoinedWrites:
             self._held = b""
         elif data.startswith(CONTINUE):
             self._transport.write(data)
+            if self._on_continue is not None:
+                self._on_continue()
         else:
             self._held, self._is_begun = data, True
 
@@ -74,6 +85,19 @@ class JoinedWrites:
     def close(self) -> None:
         self.flush()
         self._transport.close()
+
+
+class BoundedReading(FlowControl):
+    """Keeps the socket unread while requests in advance wait. A request that waits for its caller to disconnect asks to
+    read on: each of many would admit another read."""
+
+    def __init__(self, transport: asyncio.Transport, has_waiting: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._has_waiting = has_waiting
+
+    def resume_reading(self) -> None:
+        if not self._has_waiting():
+            super().resume_reading()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -120,6 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = BoundedReading(transport, self._has_waiting)
         principal = transport.get_extra_info("principal")
         if principal is not None:
             self.app_state = {**self.app_state, "principal": principal}
@@ -169,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._refusal is not None:
             self.flow.pause_reading()
-        elif self._unparsed:
+        elif self._has_waiting():
             self._unparsed = memoryview(bytes(self._unparsed) + data)
             self.flow.pause_reading()
         elif len(data) <= SLICE_BYTES:
@@ -178,12 +203,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unparsed = memoryview(data)
             self._parse()
 
+    def _has_waiting(self) -> bool:
+        """Whether something waits for the response to a request before it."""
+        return bool(self._unparsed or self.pipeline)
+
     def _parse(self) -> None:
         """Parses until a request has to wait for the one before it."""
         while self._unparsed and not self.pipeline and not self.transport.is_closing():
             piece, self._unparsed = self._unparsed[:SLICE_BYTES], self._unparsed[SLICE_BYTES:]
             self._feed(piece)
-        if self._unparsed:
+        if self._has_waiting():
             self.flow.pause_reading()
 
     def _feed(self, data: bytes | memoryview) -> None:
@@ -212,6 +241,8 @@ class BoundedProtocol(HttpToolsProtocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
+        if len(self.headers) >= MAX_HEADERS:
+            raise _invalid(f"more than {MAX_HEADERS} headers")
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -252,7 +283,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
-        cycle.transport = cast(Any, JoinedWrites(self.transport))
+        on_continue = None
+        if cycle.waiting_for_100_continue and cycle.keep_alive:
+            # Without a 100, a response may leave the client to send the body or not: the next bytes could be either
+            # the body or another request.
+            cycle.keep_alive = False
+            on_continue = partial(setattr, cycle, "keep_alive", True)
+        cycle.transport = cast(Any, JoinedWrites(self.transport, on_continue))
         cycle.scope[EXCHANGE] = cycle  # type: ignore[literal-required]
         super()._start_asgi_task(cycle, app)
 
@@ -264,13 +301,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         if self._unparsed:
             self._parse()
         elif self._refusal is not None and not self.answering:
             self._send_refusal(self._refusal)
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     # --- upgrades
 
@@ -282,6 +320,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse_without_upgrade(rest)
         elif self.answering:
             self._refuse(_invalid("a WebSocket before the response to another request"))
+        elif rest or self._unparsed:
+            self._refuse(_invalid("bytes behind the handshake of a WebSocket, before its response"))
         else:
             self.handle_websocket_upgrade()
 
@@ -312,6 +352,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.pause_reading()
         active = self._active
         if not self._is_in_head and self.cycle is active and active is not None:
+            if active.response_complete:
+                self.transport.close()  # when the client has read the response
+                return
             if active.response_started:
                 self.transport.abort()
                 return
@@ -340,15 +383,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_timer = self.loop.call_later(self._idle_seconds, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Closes the connection unless a request came since the last check, or a response is being sent and read."""
+        """Closes the connection unless a request came since the last check, or a response is being sent and read. A
+        closed one lasts until its unsent bytes are read, so that it is checked as well."""
         if self._is_stuck():
             self._why_closed = "the client does not read its response"
             self.transport.abort()
         elif self.answering or self.cycle is not self._requests_seen:
             self._start_idle_timer()
         else:
-            self._why_closed = "idle"
+            self._why_closed = self._why_closed or "idle"
             self.transport.close()
+            self._start_idle_timer()
 
     def _is_stuck(self) -> bool:
         """Whether the client has read too little since the last check. A response in pieces refills the buffer: it is

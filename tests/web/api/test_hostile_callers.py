@@ -364,6 +364,17 @@ def test_a_request_that_offers_another_protocol_is_served_with_its_body() -> Non
             assert (status, said["records"]) == (200, [{"partition": 0, "offset": offset, "error": None}])
 
 
+def test_a_request_with_100_continue_is_followed_by_others_on_its_connection() -> None:
+    body = b'{"records": [{"value": 1}]}'
+    with limited() as client, connect(client) as sock:
+        for offset in range(2):
+            sock.sendall(head(PUBLISH, len(body)).removesuffix(b"\r\n") + b"Expect: 100-continue\r\n\r\n")
+            assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(body)
+            status, said = answer_of(sock)
+            assert (status, said["records"][0]["offset"]) == (200, offset)
+
+
 def test_a_node_that_is_not_ready_answers_with_an_error(http: httpx.Client, broker: Broker) -> None:
     node: Any = broker._thread.service.node
     node.ready = False
