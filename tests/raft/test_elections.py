@@ -230,6 +230,22 @@ def test_a_follower_that_lost_its_leader_connection_campaigns_when_the_lease_end
     assert two.next_deadline == stood
 
 
+def test_a_lease_longer_than_the_followers_own_timeout_binds_its_own_vote() -> None:
+    """[5] Whatever timeout it draws meanwhile."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
+        >> elect 1
+        >> beat 1
+    """)
+    two, leader = scripted.machines[2].raft, scripted.machines[1].raft.me
+    for _ in range(2):
+        two.arm(scripted.now)
+        assert two.heard(scripted.now, leader, two.term, 10.0)
+        assert two.next_deadline >= scripted.now + 10.0
+    assert two.heard(scripted.now, leader, two.term, 0.5)
+    assert two.next_deadline < scripted.now + 10.0
+
+
 def test_a_beat_stops_the_campaign_of_a_follower_that_lost_the_connection() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""

@@ -21,12 +21,12 @@ Terms and votes
       shorter. So a leader has everything that was ever committed.
    4  A replica raises the term only after a majority has promised to vote for it (pre-vote). So a replica that was cut
       off or removed does not disturb the others when it returns.
-   5  A beat carries the leader's lease time, which is shorter than an election timeout. A replica that has heard its
+   5  A beat carries the leader's lease time, which is at most an election timeout. A replica that has heard its
       leader within that time votes and pre-votes for no other replica, nor for itself; neither does a leader. So the
       answer to a beat is a lease, from the moment at which the beat was *sent*, for the lease time less the clocks'
       drift. A replica that has just started, or has heard a new leader's entries and no beat yet, does not know the
-      lease time and takes its own election timeout instead. The one exception is a successor that the leader itself
-      tells to stand; its lease ends with that.
+      lease time and takes its own election timeout instead: that must not be less than a leader's lease time, less the
+      drift. The one exception is a successor that the leader itself tells to stand; its lease ends with that.
    6  A leader that has not heard from a majority for an election timeout steps down.
 Replication
    7  A follower takes entries only behind an (index, term) that its log has too. So logs that agree there agree below.
@@ -348,11 +348,11 @@ class Raft:
         ):
             return False
         self.heard_at = now
-        if self.lease_s != lease_s:
-            self.lease_s = lease_s
-            self._timeout = max(self._timeout, lease_s)  # its own vote counts, too
+        self.lease_s = lease_s
         if self.next_deadline != NEVER:
-            self.next_deadline = now + self._timeout
+            # The lease binds this replica's own vote, too. (A call would cost as much as all of this, a thousand times
+            # per beat.)
+            self.next_deadline = now + (self._timeout if self._timeout > lease_s else lease_s)
         return True
 
     def plead(self) -> list[Effect]:
@@ -392,7 +392,7 @@ class Raft:
             self.persist_if_unasked()
         self.heard_at = now
         if self.next_deadline != NEVER:
-            self.next_deadline = now + self._timeout
+            self.next_deadline = now + max(self._timeout, self.lease_s)
 
     def follow(self, now: float, term: int, leader: Replica | None, *, vote: Replica | None = None) -> None:
         """Becomes or stays a follower of this leader (None: not known yet) in this term. A follower's deadline stays: a
@@ -505,7 +505,8 @@ class Raft:
         more, and waits for nothing."""
         self.out.append(ConfigChanged(self.configs.newest))
         if self.role is Role.FOLLOWER:
-            self.next_deadline = self.heard_at + self._timeout if self.may_campaign else NEVER
+            waits_s = max(self._timeout, self.lease_s)
+            self.next_deadline = self.heard_at + waits_s if self.may_campaign else NEVER
 
     def _effects(self) -> list[Effect]:
         out, self.out = self.out, []

@@ -138,6 +138,25 @@ def test_every_node_fetches_committed_offsets_from_the_coordinator(
             assert committed(client, group, topic, version) == (ErrorCode.NONE, 7)
 
 
+def test_requests_for_many_groups_or_for_everything_are_not_forwarded(
+    trio: Trio, topic: str, group: str, unique: Unique
+) -> None:
+    """Each group could take ten seconds, and the answers of tools are large."""
+    at = coordinator_of(trio, group)
+    other = next(node_id for node_id in trio.running if node_id != at)
+    wanted = fetching.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+    by_name = fetching.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+    another = fetching.OffsetFetchRequestGroup(group_id=unique("another"), topics=[wanted])
+    everything = fetching.OffsetFetchRequestGroup(group_id=group, topics=None)
+    wanted = fetching.OffsetFetchRequestTopics(name=topic, partition_indexes=list(range(10_001)))
+    much = fetching.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+    with trio.client(other) as client:
+        for groups in ([by_name, another], [everything], [much]):
+            request = fetching.OffsetFetchRequest(groups=groups)
+            answer = ask(client, ApiKey.OFFSET_FETCH, 8, request, fetching.OffsetFetchResponse)
+            assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
 def test_a_client_waits_for_its_offsets_until_there_is_a_coordinator(
     trio: Trio, topic: str, group: str
 ) -> None:

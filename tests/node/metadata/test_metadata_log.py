@@ -224,3 +224,22 @@ def test_a_stop_gives_up_a_change_that_does_not_end(monkeypatch: pytest.MonkeyPa
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
     play(scenario)
+
+
+def refuse(state: ClusterState) -> list[MetadataRecord]:
+    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "there is one")
+
+
+@pytest.mark.parametrize("decide", [refuse, lambda state: []])
+def test_a_controller_whose_lease_has_ended_answers_nothing_from_its_state(
+    decide: Callable[[ClusterState], list[MetadataRecord]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another controller may have deleted the topic already, before this one notices that it was deposed."""
+
+    async def scenario(node: Node) -> None:
+        monkeypatch.setattr(type(node.metadata.partition), "may_serve", property(lambda _: False))
+        with pytest.raises(NotExecuted) as refused:
+            await node.metadata.change(decide)
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+    play(scenario)

@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: where groups continue reading.
 
-Every node answers OffsetFetch: one that does not coordinate the group asks the coordinator, and waits while there is
-none. Clients should look for the coordinator and ask again, but librdkafka's consumer never does (its issue 5586): it
-would not read until it is restarted.
+Every node answers the OffsetFetch of a consumer: one that does not coordinate the group asks the coordinator, and waits
+while there is none. Clients should look for the coordinator and ask again, but librdkafka's consumer never does (its
+issue 5586): it would not read until it is restarted.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -40,6 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 from penstock.node.calls import CoordinatorOf, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
+from penstock.node.calls.retry import is_retryable
 from penstock.types import ResourceType, TopicPartition
 
 MANY_GROUPS_SINCE_VERSION = 8
@@ -49,6 +50,9 @@ GROUP_NOT_FOUND_SINCE_VERSION = 9
 NO_COMMITTED_OFFSET = -1
 INNER_VERSION = 9
 """Of OffsetFetch between nodes: the newest in which topics go by name."""
+FORWARDED_PARTITIONS = 10_000
+"""The most partitions for which another node is asked: both nodes decode the answer on their event loops. A consumer
+names far fewer; requests of tools, for many groups or for everything that a group has, are not forwarded."""
 NOT_HERE = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -153,7 +157,8 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     rows = ResponseRows(context)
     if context.api_version >= MANY_GROUPS_SINCE_VERSION:
         stable = request.require_stable
-        groups = [await _fetch_group(context, group, rows, stable) for group in request.groups]
+        forward = len(request.groups) == 1 and _is_small(context, request.groups[0])
+        groups = [await _fetch_group(context, group, rows, stable, forward) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
@@ -162,7 +167,7 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             for row in request.topics
         ]
     wanted = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    group = await _fetch_group(context, wanted, rows, request.require_stable)
+    group = await _fetch_group(context, wanted, rows, request.require_stable, _is_small(context, wanted))
     if group.error_code:  # before version 2 only partitions can carry it
         group.topics = [_refused_topic(topic, ErrorCode(group.error_code)) for topic in topics or ()]
     return OffsetFetchResponse(
@@ -186,8 +191,19 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     )
 
 
+def _is_small(context: RequestContext, wanted: OffsetFetchRequestGroup) -> bool:
+    """Whether the coordinator may be asked for it: it is a client's, and names few partitions."""
+    if context.connection.is_inner or wanted.topics is None:
+        return False
+    return sum(len(topic.partition_indexes) for topic in wanted.topics) <= FORWARDED_PARTITIONS
+
+
 async def _fetch_group(
-    context: RequestContext, wanted: OffsetFetchRequestGroup, rows: ResponseRows, require_stable: bool
+    context: RequestContext,
+    wanted: OffsetFetchRequestGroup,
+    rows: ResponseRows,
+    require_stable: bool,
+    may_forward: bool,
 ) -> OffsetFetchResponseGroup:
     """`require_stable`: offsets of open transactions may follow those that are committed, so the client must wait."""
     by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
@@ -201,7 +217,7 @@ async def _fetch_group(
         rows.reserve(1 + len(committed))
         await rows.pause(1 + len(committed))
     except KafkaError as mistake:
-        if mistake.code in NOT_HERE and not by_id and not context.connection.is_inner:
+        if mistake.code in NOT_HERE and may_forward and not by_id:
             return await _ask_coordinator(context, wanted, rows, require_stable)
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
     topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)
@@ -224,13 +240,14 @@ async def _ask_coordinator(
             caller=context.caller,
             code_of=lambda response: _group_of(response).error_code,
         )
-        group = _group_of(response)
-        count = 1 + sum(len(topic.partitions) for topic in group.topics)
-        rows.reserve(count)
-        await rows.pause(count)
     except KafkaError as trouble:
-        code = trouble.code if trouble.code in NOT_HERE else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_passing = is_retryable(trouble.code) and trouble.code not in NOT_HERE
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else trouble.code
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=code)
+    group = _group_of(response)
+    count = 1 + sum(len(topic.partitions) for topic in group.topics)
+    rows.reserve(count)
+    await rows.pause(count)
     return group
 
 

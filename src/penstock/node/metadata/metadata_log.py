@@ -201,9 +201,15 @@ class MetadataLog(Part):
             await self.caught_up()
             self.check_controller()
             known = self._applied
-            decided = decide(self.state)
-            records = await decided if isinstance(decided, Awaitable) else decided
-            if records:
+            try:
+                decided = decide(self.state)
+                records = await decided if isinstance(decided, Awaitable) else decided
+            except KafkaError:
+                self._check_current()
+                raise
+            if not records:
+                self._check_current()
+            else:
                 await self._commit(lambda: records, known, is_large=len(records) > ENCODED_IN_LOOP)
                 tell_changes(self._events, self.state, records)
                 await self._settled()
@@ -241,6 +247,14 @@ class MetadataLog(Part):
             # The next controller knows whether the change stands, so clients should ask it.
             raise KafkaError(ErrorCode.NOT_CONTROLLER, refused.message) from refused
         return appended.base_offset
+
+    def _check_current(self) -> None:
+        """An answer without a commit comes from the state alone. Another controller may have changed that already, while
+        this one has not noticed yet that it was deposed."""
+        try:
+            self.partition.check_readable()
+        except KafkaError as deposed:
+            raise NotExecuted(ErrorCode.NOT_CONTROLLER, deposed.message) from deposed
 
     def _check_unchanged(self, known: Offset) -> None:
         """A decision that took long may be based on the state before another controller's changes."""
