@@ -86,10 +86,10 @@ def moment_ms(name: str, moment: Moment) -> int:
 
 
 def as_bytes(name: str, text: Text | None) -> bytes | None:
-    if isinstance(text, str):
-        return text.encode()
     if text is None or isinstance(text, bytes):
         return text
+    if isinstance(text, str):
+        return text.encode()
     if isinstance(text, (bytearray, memoryview)):
         return bytes(text)
     raise TypeError(f"{name}={text!r:.80}: expected bytes, a str or None; other values go into json=...")
@@ -128,6 +128,8 @@ def record_headers(
     ttl: Seconds | None = None,
 ) -> RecordHeaders:
     """The caller's headers, followed by Penstock's. Numbers are in ASCII."""
+    if headers is None and message_id is None and delay is None and deliver_at is None and ttl is None:
+        return []  # by far the most messages
     if delay is not None and deliver_at is not None:
         raise ValueError("delay and deliver_at both say when: give one of them")
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.client.arguments import MESSAGE_ID, RecordHeaders, Text, as_bytes
+from penstock.client.confirmations import Confirmation
 from penstock.client.errors import ClientError, Closed, PublishFailed
 from penstock.client.forks import kept_in_child
 from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
@@ -28,6 +29,8 @@ from penstock.client.topic_rules import ReadConfigs, TopicRulesCache
 log = logging.getLogger("penstock.client")
 
 POLL_SECONDS: Final = 0.1
+ANY_PARTITION: Final = -1
+"""librdkafka chooses one, by the key if there is one."""
 FULL_PAUSE_SECONDS: Final = 0.005
 """Between two tries while librdkafka's queue is full (100,000 messages or a gigabyte, by default)."""
 
@@ -113,6 +116,8 @@ class Publisher:
 
     def knows(self, message: OutgoingMessage) -> bool:
         """Whether the message may be offered; otherwise its topic has to be looked up first."""
+        if not message.headers:
+            return self._topics.knows(message.topic, counted=False)
         if not self._topics.knows(message.topic, counted=message.partitioning_id is not None):
             return False
         return self._rules.allows(message.topic, message.headers)
@@ -131,27 +136,27 @@ class Publisher:
     def offer(self, message: OutgoingMessage) -> "Future[Stored]":
         """Raises QueueFull if it has to wait."""
         self._check_open()
-        future: Future[Stored] = Future()
-        future.set_running_or_notify_cancel()  # librdkafka cannot cancel a message
+        topic, value, key, headers, partition = message
+        future: Confirmation[Stored] = Confirmation()
         report = partial(self._report, future)
-        partition = self._partition_of(message)
-        chosen: dict[str, Any] = {} if partition is None else {"partition": partition}
-        self._awaited[future] = message.topic
+        if headers and partition is None:
+            partition = self._partition_of(message)
+        self._awaited[future] = topic
         try:
             self._producer.produce(
-                message.topic,
-                message.value,
-                message.key,
-                headers=message.headers,
+                topic,
+                value,
+                key,
+                partition=ANY_PARTITION if partition is None else partition,
                 on_delivery=report,
-                **chosen,
+                headers=headers or None,
             )
         except BufferError:
             self._awaited.pop(future, None)
             raise QueueFull from None
         except KafkaException as problem:
             self._awaited.pop(future, None)
-            raise _failed(message.topic, self._fatal or problem.args[0]) from None
+            raise _failed(topic, self._fatal or problem.args[0]) from None
         return future
 
     def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
@@ -239,22 +244,23 @@ class Publisher:
 
     def _report(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
         try:
-            self._settle(future, error, message)
+            if error is not None:
+                self._fail(future, error, message)
+                return
+            topic = self._awaited.pop(future, None)
+            if topic is not None:
+                partition, offset = message.partition() or 0, message.offset() or 0
+                future.set_result(Stored(topic, partition, offset, message.timestamp()[1]))
         except SystemError as crash:
             # confluent-kafka calls this while the exception of a fatal error is pending: any call into C fails then.
             self._awaited.setdefault(future, "")
             self._break(crash)
 
-    def _settle(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
+    def _fail(self, future: "Future[Stored]", error: KafkaError, message: Message) -> None:
         topic = self._awaited.pop(future, None)
-        if error is not None and error.code() in UNKNOWN_TOPIC_CODES:
+        if error.code() in UNKNOWN_TOPIC_CODES:
             self._topics.forget(message.topic() or "")
-        if topic is None:
-            return  # it failed with the producer, or its caller has given it up
-        if error is None:
-            stored = (topic, message.partition() or 0, message.offset() or 0)
-            future.set_result(Stored(*stored, timestamp_ms=message.timestamp()[1]))
-        else:
+        if topic is not None:  # otherwise it failed with the producer, or its caller has given it up
             future.set_exception(_failed(topic, error))
 
 
