@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 REWRITTEN := $(VENV)/.tests-rewritten
 SECONDS ?= 600
 # Many tests wait for elections, leases and processes: more workers than cores keep the cores busy meanwhile.
-PYTEST  := -n 6 --dist loadgroup
+PYTEST  := -n 8 --dist loadgroup
 SEED    ?= 0
 
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.

@@ -122,8 +122,11 @@ def test_it_logs_nothing_in_its_host_and_leaves_the_loggers_of_uvicorn_alone(
         assert handler in access.handlers
         assert access.propagate
         lines = [f"{line.name}: {line.message}" for line in caplog.records]
-        # A machine that does other things too may hold the event loop: the log says so.
-        assert [line for line in lines if "the event loop was held" not in line] == []
+        # A machine that does other things too may hold the event loop: the log says so. Clients of other tests may
+        # still be at work in this process.
+        assert [
+            line for line in lines if "the event loop was held" not in line and not line.startswith("kafka.")
+        ] == []
     finally:
         access.removeHandler(handler)
 

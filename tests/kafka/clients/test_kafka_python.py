@@ -64,6 +64,11 @@ def test_two_members_share_the_partitions(broker: Broker, admin: KafkaAdminClien
     admin.create_topics([NewTopic(topic, 4, 1)])
     settings = {"group_id": group, "heartbeat_interval_ms": 200, "session_timeout_ms": 30_000}
     one, two = consumer(broker, topic, **settings), consumer(broker, topic, **settings)
+    for member in (
+        one,
+        two,
+    ):  # a member that assigns partitions before it knows them never assigns them again
+        assert member.partitions_for_topic(topic) == set(range(4))
 
     def is_shared() -> bool:
         one.poll(50)
