@@ -46,7 +46,9 @@ class Scan:
 
 @contextmanager
 def scan(url: str, topic: str, protocols: list[Any] | None = None, **request: Any) -> Iterator[Scan]:
-    with connect(url.replace("http", "ws", 1) + "/v1/browse", subprotocols=protocols) as socket:
+    with connect(
+        url.replace("http", "ws", 1) + "/v1/browse", subprotocols=protocols, max_size=None
+    ) as socket:
         one = Scan(socket)
         one.send(type="browse", topic=topic, **request)
         yield one

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from websockets.exceptions import ConnectionClosed
 
 from penstock import Broker
+from penstock.config import Limits
 from penstock.web import browse, browse_frames, partition_scan
 from tests.web.api.secured import PASSWORDS, caller
 from tests.web.browsing import scan
@@ -208,6 +209,44 @@ def test_a_long_value_is_cut_between_two_characters(broker: Broker, unique: Uniq
         one.until("end")
         [message] = one.messages
     assert (message["truncated"], message["value"]) == (False, text)
+
+
+def test_a_whole_message_is_cut_as_well_if_it_is_huge(
+    broker: Broker, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse_frames, "WHOLE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(browse_frames, "WHOLE_HEADERS_MAX", 200)
+    topic = unique("huge")
+    producer = Producer(broker.client_settings())
+    producer.produce(topic, b"\x01" * 100_001, b"k" * 100_001, headers=[("h", b"x" * 100_001)])
+    producer.produce(topic, b"x" * 100_000, headers=[("h", b"")] * 200)
+    producer.produce(topic, b"x", headers=[("h", b"")] * 201)
+    producer.flush()
+    with scan(broker.http_url, topic, whole=True, start="oldest") as one:
+        one.until("end")
+    huge, most, many = one.messages
+    shown = len(huge["value"]), len(huge["key"]), len("h" + huge["headers"][0]["value"])
+    assert (shown, huge["truncated"], huge["value_bytes"]) == ((100_000,) * 3, True, 100_001)
+    assert (len(most["value"]), len(most["headers"]), most["truncated"]) == (100_000, 200, False)
+    assert (len(many["headers"]), many["truncated"]) == (200, True)
+
+
+def test_a_tail_of_whole_messages_is_refused(broker: Broker, orders: str) -> None:
+    """Each of its partitions holds some messages."""
+    code, message = refused(broker, orders, start="tail", whole=True)
+    assert (code, "whole" in message) == ("invalid_field", True)
+
+
+def test_large_frames_count_as_memory_of_the_http_port_until_they_are_read() -> None:
+    limits = Limits(max_http_memory_bytes=4 * 1024 * 1024)
+    with Broker(limits=limits) as broker:
+        producer = Producer(broker.client_settings())
+        producer.produce("fits", b"\x01" * 500_000)
+        producer.produce("is-too-large", b"\x01" * 900_000)  # six characters each, as JSON
+        producer.flush()
+        assert [len(value) for value in found(broker, "fits", whole=True)] == [500_000]
+        assert refused(broker, "is-too-large", whole=True)[0] == "too_busy"
+        assert broker._thread.service.node.http_memory.used == 0
 
 
 def test_one_partition_is_in_the_order_of_its_offsets_so_that_a_client_can_go_on(

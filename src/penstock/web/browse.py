@@ -10,7 +10,9 @@ moment. It is no consumer: nothing is stored, nothing is leased. Limits, beside 
     many scans                  MAX_SCANS on a node, MAX_SCANS_OF_CALLER of a caller; more are refused
     sorting by time             `browse_frames`.MAX_LIMIT messages are held, and HELD_BYTES of them; a scan with more
                                 ends there, with the reason held_bytes
-    a tail                      TAILED_MAX partitions
+    a large message             `browse_frames`.WHOLE_BYTES_MAX; a frame of more than FRAME_BYTES counts in
+                                limits.max_http_memory_bytes until the client has read it
+    a tail                      TAILED_MAX partitions, and no whole messages
     a client that takes none    the scan ends after CREDIT_SECONDS
     a schema registry           `schema_values`
 """
@@ -31,7 +33,9 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.node import Node
 from penstock.types import ANONYMOUS_PRINCIPAL, NO_TIMESTAMP, Operation
+from penstock.web.api.bodies import reserve
 from penstock.web.api.problems import Problem, as_problem, wrong
+from penstock.web.api.routing import offloaded
 from penstock.web.api.topics import find_topic
 from penstock.web.browse_frames import FRAMES, AnyFrame, Browse, BrowsedMessage, More, Stop, shown_size
 from penstock.web.callers import LOGIN_EXPIRED, LOGIN_EXPIRED_CLOSE, caller_of
@@ -203,6 +207,8 @@ class _Connection:
         if request.start == "tail" and len(partitions) > TAILED_MAX:
             message = f"a tail of {len(partitions)} partitions: choose at most {TAILED_MAX} of them"
             raise wrong("partitions", message)
+        if request.start == "tail" and request.whole:
+            raise wrong("whole", "a tail has no whole messages: read those that are cut by their offset")
         client = InnerClient(self._node, caller)
         matches = compile_filter(request.filter)
         scanner = PartitionScanner(self._node, client, request.topic, matches, self._schemas, request.whole)
@@ -409,17 +415,33 @@ class _Scan:
     async def _send(self, messages: Sequence[BrowsedMessage]) -> None:
         while messages:
             taken = await self.credit.take(min(MESSAGES_PER_FRAME, _in_a_frame(messages)))
-            frame = {"type": "messages", "messages": list(messages[:taken])}
             await self._sender.wait_for_room()
-            await self._sender.send(text_frame(msgspec.json.encode(frame)))
+            await self._send_frame(messages[:taken])
             self._found += taken
             messages = messages[taken:]
+
+    async def _send_frame(self, messages: Sequence[BrowsedMessage]) -> None:
+        frame = await offloaded(sum(map(shown_size, messages)), _encoded, messages)
+        if len(frame) <= FRAME_BYTES:
+            await self._sender.send(frame)
+            return
+        reserved = self._client.node.http_memory.reserve()
+        try:
+            reserve(reserved, len(frame))
+            await self._sender.send(frame)
+            await self._sender.wait_for_room()
+        finally:
+            reserved.release()
 
     async def _tell_progress(self) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._told_at >= PROGRESS_SECONDS:
             self._told_at = now
             await self._sender.send(self.progress())
+
+
+def _encoded(messages: Sequence[BrowsedMessage]) -> bytes:
+    return text_frame(msgspec.json.encode({"type": "messages", "messages": messages}))
 
 
 def _in_a_frame(messages: Sequence[BrowsedMessage]) -> int:

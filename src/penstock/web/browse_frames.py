@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.batch import Record
 from penstock.web.api.payloads import RecordOut, record_out
 from penstock.web.api.topics import TopicName
 from penstock.web.scanned_record import BySchema, ScannedRecord
@@ -22,6 +21,10 @@ SHOWN_BYTES_MAX = 32 * 1024
 """The bytes of a key, a value or all headers that are shown. A person reads no more, and a thousand values of a
 megabyte would fill the browser's memory; GET .../records has the whole message."""
 SHOWN_HEADERS_MAX = 100
+WHOLE_BYTES_MAX = 8 * 1024 * 1024
+"""The same of a message that is asked for whole: as large as a body over HTTP may be. A batch of a few kilobytes may
+unpack to 64 MiB, and JSON takes six characters for some bytes."""
+WHOLE_HEADERS_MAX = 10_000
 UTF8_BYTES_MAX = 4
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -52,7 +55,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Browse(Frame, frozen=True, kw_only=True, tag="browse"):
     """`start`: the newest messages, the oldest ones, those from an `offset` or a `timestamp_ms` on, or `tail` for those
     that come from now on, without an end. `credit`: how many messages the client takes before it asks for more.
-    `whole`: long keys, values and headers are not cut."""
+    `whole`: keys, values and headers are cut only after WHOLE_BYTES_MAX; not for a tail, whose partitions each hold
+    some messages."""
 
     topic: TopicName
     start: Literal["newest", "oldest", "offset", "timestamp", "tail"] = "newest"
@@ -115,7 +119,12 @@ def browsed(scanned: ScannedRecord, partition: int, whole: bool = False) -> Brow
     """The message as text, as far as it is UTF-8, else in base64."""
     record = scanned.record
     key, value = record.key, record.value
-    cut = record if whole else _cut_record(record)
+    most = WHOLE_BYTES_MAX if whole else SHOWN_BYTES_MAX
+    cut = record._replace(
+        key=_cut(key, most),
+        value=_cut(value, most),
+        headers=_shown_headers(record.headers, most, WHOLE_HEADERS_MAX if whole else SHOWN_HEADERS_MAX),
+    )
     shown = record_out(cut, "text")
     return BrowsedMessage(
         **{name: getattr(shown, name) for name in RecordOut.__struct_fields__},
@@ -123,14 +132,9 @@ def browsed(scanned: ScannedRecord, partition: int, whole: bool = False) -> Brow
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
         truncated=cut != record,
-        key_decoded=_decoded_out(scanned.key, whole),
-        value_decoded=_decoded_out(scanned.value, whole),
+        key_decoded=_decoded_out(scanned.key, most),
+        value_decoded=_decoded_out(scanned.value, most),
     )
-
-
-def _cut_record(record: Record) -> Record:
-    headers = _shown_headers(record.headers)
-    return record._replace(key=_cut(record.key), value=_cut(record.value), headers=headers)
 
 
 def shown_size(message: BrowsedMessage) -> int:
@@ -141,10 +145,10 @@ def shown_size(message: BrowsedMessage) -> int:
     return sum(len(text) for text in texts if text is not None)
 
 
-def _shown_headers(headers: Headers) -> Headers:
-    """The first headers, as many as SHOWN_HEADERS_MAX and SHOWN_BYTES_MAX bytes of them; the last one may be cut."""
-    left, shown = SHOWN_BYTES_MAX, list[tuple[str, bytes | None]]()
-    for name, value in headers[:SHOWN_HEADERS_MAX]:
+def _shown_headers(headers: Headers, left: int, most: int) -> Headers:
+    """The first headers, at most so many and as many as have `left` bytes; the last one may be cut."""
+    shown = list[tuple[str, bytes | None]]()
+    for name, value in headers[:most]:
         if left <= 0:
             break
         name = name[:left]
@@ -155,10 +159,10 @@ def _shown_headers(headers: Headers) -> Headers:
     return tuple(shown)
 
 
-def _decoded_out(found: BySchema | None, whole: bool) -> DecodedOut | None:
+def _decoded_out(found: BySchema | None, most: int) -> DecodedOut | None:
     if found is None:
         return None
-    text = found.json if whole else _cut(found.json)
+    text = _cut(found.json, most)
     return DecodedOut(
         schema_id=str(found.decoded.key),
         schema_type=found.decoded.schema_type or None,
@@ -169,9 +173,8 @@ def _decoded_out(found: BySchema | None, whole: bool) -> DecodedOut | None:
     )
 
 
-def _cut(data: bytes | None, left: int | None = None) -> bytes | None:
+def _cut(data: bytes | None, most: int) -> bytes | None:
     """A text is cut between two characters: half a character would make it base64."""
-    most = SHOWN_BYTES_MAX if left is None else left
     if data is None or len(data) <= most:
         return data
     end = most
