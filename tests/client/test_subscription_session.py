@@ -383,3 +383,60 @@ def test_unsubscribing_ends_it_for_good(session: "SubscriptionSession[ReceivedRe
     assert promise.is_done
     assert promise.error is None
     assert isinstance(session.ended, Closed)
+
+
+# --- acks that can never be durable
+
+
+def ack_and_lose_connection(session: "SubscriptionSession[ReceivedRecord]") -> None:
+    session.received(1, messages(1, 2), 1.0)
+    for item in take_all(session):
+        session.ack(item, Promise())
+    step(session, 1.0)
+    session.disconnected(1, GONE, 2.0)
+    step(session, 2.0)
+    assert not session.is_settled
+
+
+def resume(session: "SubscriptionSession[ReceivedRecord]", *, resumed: bool, topic: str) -> None:
+    session.found([A], 2.0)
+    now = 2.0
+    while not dialled(step(session, now)):
+        now += 0.1
+    session.connected(2, now)
+    positions = [{"topic": topic, "partition": 0, "offset": 0}]
+    session.received(2, frame("subscribed", subscription="b", positions=positions, resumed=resumed), now)
+    step(session, now)
+
+
+def test_acks_of_a_topic_that_was_deleted_are_not_waited_for(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
+    session.received(1, messages(1, 2), 1.0)
+    [first, _second] = take_all(session)
+    promise = Promise()
+    session.ack(first, promise)
+    step(session, 1.0)
+    session.received(1, frame("gone", topic="orders"), 1.1)
+    step(session, 1.1)
+    assert isinstance(promise.error, LeaseLost)
+    assert session.is_settled
+
+
+def test_acks_of_a_topic_that_was_deleted_meanwhile_are_not_waited_for(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
+    ack_and_lose_connection(session)
+    resume(session, resumed=True, topic="others")
+    assert session.is_settled
+    assert not session.take_lost_acks(), "its messages do not come again"
+
+
+def test_acks_are_lost_with_a_subscription_that_begins_again(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
+    ack_and_lose_connection(session)
+    resume(session, resumed=False, topic="orders")
+    assert session.is_settled
+    assert session.take_lost_acks()
+    assert not session.take_lost_acks()

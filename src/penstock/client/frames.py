@@ -48,6 +48,12 @@ class Acked(msgspec.Struct, frozen=True):
     positions: list[Position]
 
 
+class Gone(msgspec.Struct, frozen=True):
+    """A topic was deleted."""
+
+    topic: str
+
+
 class Unsubscribed(msgspec.Struct, frozen=True):
     pass
 
@@ -109,12 +115,23 @@ class Batches(msgspec.Struct, frozen=True):
 
 
 Frame = (
-    Subscribed | Acked | Unsubscribed | Elsewhere | Inactive | ErrorFrame | Working | Settled | Pong | Batches
+    Subscribed
+    | Acked
+    | Gone
+    | Unsubscribed
+    | Elsewhere
+    | Inactive
+    | ErrorFrame
+    | Working
+    | Settled
+    | Pong
+    | Batches
 )
 
 _KINDS: Final[dict[str, msgspec.json.Decoder[Frame]]] = {
     "subscribed": msgspec.json.Decoder(Subscribed),
     "acked": msgspec.json.Decoder(Acked),
+    "gone": msgspec.json.Decoder(Gone),
     "unsubscribed": msgspec.json.Decoder(Unsubscribed),
     "elsewhere": msgspec.json.Decoder(Elsewhere),
     "inactive": msgspec.json.Decoder(Inactive),

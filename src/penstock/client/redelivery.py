@@ -17,7 +17,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
 from penstock.client.frames import Position
@@ -50,11 +50,17 @@ class RedeliveryTracker:
         """Acked, but not durably: timestamps, by partition and offset."""
         self._durable: dict[TopicPartition, int] = {}
         """The highest durable offset of each partition."""
+        self._has_lost_acks = False
 
     @property
     def has_acked(self) -> bool:
         """Whether there are messages that were acked, and may come again."""
         return bool(self._acked)
+
+    def take_lost_acks(self) -> bool:
+        """Whether acked messages were forgotten since the last call, and are handed out again if they come."""
+        has_lost, self._has_lost_acks = self._has_lost_acks, False
+        return has_lost
 
     def keep(self, connection_id: int, tp: TopicPartition, taken: Iterable[Delivery]) -> None:
         """A connection is gone: callers may still ack these messages."""
@@ -89,6 +95,7 @@ class RedeliveryTracker:
             self._acked[tp, delivery.offset] = delivery.timestamp_ms
         while len(self._acked) > REMEMBERED_MAX:  # (1)
             del self._acked[next(iter(self._acked))]
+            self._has_lost_acks = True
 
     def was_acked(self, tp: TopicPartition, delivery: Delivery) -> bool:
         """Whether a received message is the copy of one that was acked before."""
@@ -108,17 +115,26 @@ class RedeliveryTracker:
             del self._acked[key]
 
     def resume(self, positions: Mapping[TopicPartition, Position], *, is_same: bool) -> None:
-        """A new connection reports where it starts, and whether it resumes the same subscription (3)."""
+        """A new connection reports where it starts, and whether it resumes the same subscription (3). Partitions that
+        it does not name were deleted."""
         if not is_same:
+            self._has_lost_acks |= self.has_acked
             self._in_hand.clear()
             self._acked.clear()
             self._durable.clear()
+        if positions:
+            self._forget({tp for tp, _offset in self._acked if tp not in positions})
         for tp, position in positions.items():
             if position.offset < self._durable.get(tp, 0):
-                self._forget(tp)
+                self._has_lost_acks |= any(key[0] == tp for key in self._acked)
+                self._forget({tp})
             self.became_durable(tp, position)
 
-    def _forget(self, tp: TopicPartition) -> None:
-        del self._durable[tp]
-        self._in_hand = {key: in_hand for key, in_hand in self._in_hand.items() if key[1] != tp}
-        self._acked = {key: stamp for key, stamp in self._acked.items() if key[0] != tp}
+    def drop_topic(self, topic: str) -> None:
+        """The topic was deleted: its messages never come again."""
+        self._forget({tp for tp, _offset in self._acked if tp.topic == topic})
+
+    def _forget(self, gone: Container[TopicPartition]) -> None:
+        self._durable = {tp: offset for tp, offset in self._durable.items() if tp not in gone}
+        self._in_hand = {key: in_hand for key, in_hand in self._in_hand.items() if key[1] not in gone}
+        self._acked = {key: stamp for key, stamp in self._acked.items() if key[0] not in gone}

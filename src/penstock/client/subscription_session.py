@@ -24,6 +24,7 @@ from penstock.client.frames import (
     Elsewhere,
     ErrorFrame,
     Frame,
+    Gone,
     Inactive,
     Position,
     Subscribed,
@@ -167,6 +168,10 @@ class SubscriptionSession(Session[Item]):
         messages come."""
         return not (self._acks or any(self._waiting.values()) or self._redelivery.has_acked)
 
+    def take_lost_acks(self) -> bool:
+        has_forgotten = self._redelivery.take_lost_acks()
+        return super().take_lost_acks() or has_forgotten
+
     # --- the connection
 
     def _query(self) -> str:
@@ -185,6 +190,8 @@ class SubscriptionSession(Session[Item]):
             case Acked():
                 for position in frame.positions:
                     self._became_durable(position)
+            case Gone():
+                self._drop_topic(frame.topic)
             case Subscribed():
                 self._reset_backoff(connection)
                 self._redirects, self._current, self.resumed = 0, connection, frame.resumed
@@ -202,6 +209,13 @@ class SubscriptionSession(Session[Item]):
                 self._end(Closed("the subscription was ended"))
             case _:
                 pass  # a frame for queues
+
+    def _drop_topic(self, topic: str) -> None:
+        """Acks of a deleted topic are never durable; its messages do not come again either."""
+        self._redelivery.drop_topic(topic)
+        for tp in [tp for tp in self._waiting if tp.topic == topic]:
+            for delivery, promise in self._waiting.pop(tp):
+                self._resolve(promise, LeaseLost(f"{tp} at {delivery.offset}: the topic was deleted"))
 
     def _plan_reconnect(self, connection: SessionConnection, loss: ConnectionLoss, now: float) -> None:
         if loss.redirect is not None:
