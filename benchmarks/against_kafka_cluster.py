@@ -63,6 +63,8 @@ class Throughput(msgspec.Struct, kw_only=True):
 
 
 class Figures(msgspec.Struct, kw_only=True):
+    rounds: int
+    warm_up_s: float
     throughput: list[Throughput] = []
     failover_seconds: list[float] = []
     copied_mb_per_second: float = 0.0
@@ -77,10 +79,10 @@ class Figures(msgspec.Struct, kw_only=True):
 def main() -> None:
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-cluster-"))
-    figures = Figures()
+    figures = Figures(rounds=options.rounds, warm_up_s=options.warm_up)
     try:
         if "throughput" in options.parts:
-            figures.throughput = _throughput(folder / "throughput", options.rounds)
+            figures.throughput = _throughput(folder / "throughput", options.rounds, options.warm_up)
         if "failover" in options.parts:
             figures.failover_seconds = _failover(folder / "failover")
         if "copying" in options.parts:
@@ -113,13 +115,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--gb", type=float, default=1.0, help="size of the partition that is copied")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long `elections` lasts")
+    parser.add_argument(
+        "--warm-up", type=float, default=60.0, help="seconds of load before `throughput` is measured"
+    )
     return parser.parse_args()
 
 
 # --- throughput
 
 
-def _throughput(folder: Path, rounds: int) -> list[Throughput]:
+def _throughput(folder: Path, rounds: int, warm_up_s: float) -> list[Throughput]:
     clusters: list[Brokers] = [PenstockBrokers(folder / "penstock")]
     try:
         clusters.append(KafkaBrokers(folder / "kafka", fetch()))
@@ -127,20 +132,25 @@ def _throughput(folder: Path, rounds: int) -> list[Throughput]:
         note(f"without Kafka: {reason}")
     runs: dict[tuple[str, int], list[tuple[float, float]]] = {}
     sizes = (100, 1024)
+    shapes = [
+        Shape(
+            messages=min(MESSAGES_MOST, BYTES_PER_RUN // size),
+            size_bytes=size,
+            partitions=PARTITIONS,
+            acks="all",
+        )
+        for size in sizes
+    ]
     for number in range(rounds):
         for cluster in clusters:
             with cluster:
-                for size in sizes:
-                    shape = Shape(
-                        messages=min(MESSAGES_MOST, BYTES_PER_RUN // size),
-                        size_bytes=size,
-                        partitions=PARTITIONS,
-                        acks="all",
-                    )
+                _warm_up(cluster, shapes, warm_up_s)
+                for shape in shapes:
                     found = _run(cluster, shape)
-                    runs.setdefault((cluster.name, size), []).append(found)
+                    runs.setdefault((cluster.name, shape.size_bytes), []).append(found)
                     note(
-                        f"round {number + 1}: {cluster.name}, {size} B: {found[0]:,.0f}/s, {found[1]:.1f} us"
+                        f"round {number + 1}: {cluster.name}, {shape.size_bytes} B: "
+                        f"{found[0]:,.0f}/s, {found[1]:.1f} us"
                     )
     rows = []
     for size in sizes:
@@ -157,8 +167,19 @@ def _throughput(folder: Path, rounds: int) -> list[Throughput]:
     return rows
 
 
+def _warm_up(cluster: Brokers, shapes: list[Shape], seconds: float) -> None:
+    """The same load beforehand: a JVM compiles its code while it runs."""
+    target = Target(name=cluster.name, bootstrap=cluster.bootstrap)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for shape in shapes:
+            with fresh_topic(target, shape.partitions) as topic:
+                _wait_for_leaders(cluster, topic)
+                run_produce(target, shape, topic, lambda _: None)
+
+
 def _run(cluster: Brokers, shape: Shape) -> tuple[float, float]:
-    """Messages a second and the brokers' CPU, microseconds a message. The first run warms up what has to be."""
+    """Messages a second and the brokers' CPU, microseconds a message."""
     target = Target(name=cluster.name, bootstrap=cluster.bootstrap)
     with fresh_topic(target, shape.partitions) as topic:
         _wait_for_leaders(cluster, topic)
@@ -358,7 +379,13 @@ def _render(figures: Figures) -> str:
             "| acks=all, 3 replicas, 6 partitions | Penstock | Kafka | ratio | Penstock CPU | Kafka CPU |"
         ]
         lines += ["|---|---:|---:|---:|---:|---:|"]
-        lines += [_row(row) for row in figures.throughput] + [""]
+        lines += [_row(row) for row in figures.throughput]
+        lines += [
+            "",
+            f"Medians of {figures.rounds} in turns on the cores that the producers use, too; each cluster had the same "
+            f"load for {figures.warm_up_s:.0f} s beforehand, so that Kafka's JVMs were warm.",
+            "",
+        ]
     if figures.failover_seconds:
         middle, worst = median(figures.failover_seconds), max(figures.failover_seconds)
         lines += [
