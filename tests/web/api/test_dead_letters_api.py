@@ -1,11 +1,13 @@
 """Dead letters over HTTP: how many there are, sent back in steps, and edited."""
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from penstock import Broker
 from tests.web.api.secured import PASSWORDS, caller
@@ -17,14 +19,18 @@ PATIENCE_SECONDS = 60
 def rejected(http: httpx.Client, queue: str, values: list[dict[str, Any]]) -> None:
     """Publishes these, has a worker reject them, and waits for their dead letters."""
     http.post(f"/v1/topics/{queue}/records", json={"records": values}).raise_for_status()
+    reject(http, queue, len(values))
+
+
+def reject(http: httpx.Client, queue: str, count: int) -> None:
     jobs: list[Any] = []
-    while len(jobs) < len(values):
-        answer = http.post(f"/v1/queues/{queue}/receive", json={"max": len(values), "wait_ms": 30_000})
+    while len(jobs) < count:
+        answer = http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 30_000})
         jobs += answer.raise_for_status().json()["jobs"]
     receipts = [job["receipt"] for job in jobs]
     http.post(f"/v1/queues/{queue}/settle", json={"reject": receipts}).raise_for_status()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(letters(http, queue)) < len(values):
+    while len(letters(http, queue)) < count:
         assert time.monotonic() < deadline
 
 
@@ -68,21 +74,30 @@ def test_who_may_not_see_the_dead_letter_topic_gets_no_count_and_a_refusal_inste
         assert counted(admin, "work") == (0, 0)
 
 
+def invented(http: httpx.Client, queue: str, topic: str) -> dict[str, Any]:
+    """The position of a letter that says that it comes from this topic."""
+    headers = {"penstock-dead-group": queue, "penstock-dead-topic": topic}
+    record = {"value": topic, "partition": 0, "headers": headers}
+    answer = http.post(f"/v1/topics/{queue}.dlq/records", json={"records": [record]}).raise_for_status()
+    return {"topic": f"{queue}.dlq", "partition": 0, "offset": answer.json()["records"][0]["offset"]}
+
+
+def test_invented_letters_do_not_become_events_of_the_broker() -> None:
+    with Broker(status_topic="events") as broker, httpx.Client(base_url=broker.http_url, timeout=30) as http:
+        http.post("/v1/queues", json={"queue": "work"}).raise_for_status()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while http.get("/v1/topics/events").status_code == 404:
+            assert time.monotonic() < deadline
+        [refused] = send_back(http, "work", letters=[invented(http, "work", "events")])["refused"]
+        assert refused["error"]["code"] == "invalid_topic_exception"
+
+
 def test_invented_letters_do_not_go_to_other_topics(http: httpx.Client, create: Create) -> None:
     """Anybody who may write to a dead-letter topic can write what looks like a dead letter."""
     queue, other = create(), create()
     rejected(http, queue, [{"value": "genuine"}])
 
-    def invent(topic: str) -> dict[str, Any]:
-        record = {
-            "value": topic,
-            "partition": 0,
-            "headers": {"penstock-dead-group": queue, "penstock-dead-topic": topic},
-        }
-        answer = http.post(f"/v1/topics/{queue}.dlq/records", json={"records": [record]}).raise_for_status()
-        return {"topic": f"{queue}.dlq", "partition": 0, "offset": answer.json()["records"][0]["offset"]}
-
-    foreign, internal = invent(other), invent("__share_group_state")
+    foreign, internal = invented(http, queue, other), invented(http, queue, "__share_group_state")
     done = send_back(http, queue, all=True)
     assert [one["topic"] for one in done["sent_back"]] == [queue]
     assert {one["error"]["code"] for one in done["refused"]} == {"foreign_dead_letter"}
@@ -143,6 +158,60 @@ def test_value_key_and_headers_are_edited(
             f"/v1/topics/{queue}/records", json={"records": [{"value": 1, "key": change["key"]}]}
         )
         assert again.json()["records"][0]["partition"] == sent["partition"]
+
+
+def only_place(http: httpx.Client, queue: str) -> dict[str, Any]:
+    [letter] = letters(http, queue)
+    return {name: letter[name] for name in ("topic", "partition", "offset")}
+
+
+@pytest.mark.parametrize(
+    ("configs", "change", "code"),
+    [
+        ({"cleanup.policy": "compact"}, {"key": None}, "invalid_record"),
+        (
+            {"max.message.bytes": "100000"},
+            {"value": random.Random(1).randbytes(100_000).hex()},
+            "message_too_large",
+        ),
+        (
+            {"dedup.window.ms": "0"},
+            {"headers": [{"name": "penstock-message-id", "value": "1"}]},
+            "no_dedup_window",
+        ),
+    ],
+    ids=["compacted", "too large", "reserved header"],
+)
+def test_an_edited_letter_is_under_the_rules_of_its_topic(
+    http: httpx.Client, create: Create, configs: dict[str, str], change: dict[str, Any], code: str
+) -> None:
+    queue = create()
+    http.patch(f"/v1/topics/{queue}/configs", json={"set": configs}).raise_for_status()
+    rejected(http, queue, [{"value": "v", "key": "k"}])
+    [refused] = send_back(http, queue, letters=[{**only_place(http, queue), **change}])["refused"]
+    assert refused["error"]["code"] == code
+    assert len(letters(http, queue)) == 1
+    assert send_back(http, queue, all=True)["refused"] == []
+
+
+def test_a_letter_goes_back_although_its_topic_deduplicates_or_has_it_compressed(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create()
+    configs = {"dedup.window.ms": "600000", "max.message.bytes": "100000"}
+    http.patch(f"/v1/topics/{queue}/configs", json={"set": configs}).raise_for_status()
+    producer = Producer({**broker.client_settings(), "compression.type": "gzip"})
+    producer.produce(queue, b'"' + b"x" * 500_000 + b'"', headers={"penstock-message-id": "1"})
+    producer.flush()
+    reject(http, queue, 1)
+    [sent] = send_back(http, queue, letters=[only_place(http, queue)])["sent_back"]
+    assert sent["offset"] == 1
+    [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 30_000}).json()["jobs"]
+    assert (job["offset"], job["value"], job["headers"][0]["name"]) == (
+        1,
+        "x" * 500_000,
+        "penstock-message-id",
+    )
 
 
 def test_an_edit_that_is_no_base64_is_refused_at_its_field(http: httpx.Client, create: Create) -> None:

@@ -8,12 +8,13 @@ queue. If a node fails between the two, the letter stays listed and may be sent 
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.batch import Record, build_batch, unpacked_total
+from penstock.batch import Record, unpacked_total
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node import Node
@@ -26,13 +27,12 @@ from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, TextEncoding, record_out, text_bytes, value_bytes
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
 from penstock.web.api.publishing import MAX_HEADERS, partition_of_key
+from penstock.web.api.returned_letters import MARKS, returned_batch
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
 HANDLED_QUEUE = "penstock.dead-letters"
 """The queue in which dead letters are done that were sent back."""
-MARKS = ("penstock-dead-", dead_letter_headers.KAFKA_MARK)
-"""The beginnings of the headers that the broker added."""
 PAGE_RECORDS = 1_000
 PAGES_MAX = 64
 """The most pages that are read for one response: letters of other queues are in the same topic, and are read too."""
@@ -139,7 +139,11 @@ class LetterToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.headers is not UNSET:
             marks = tuple(one for one in record.headers if one[0].startswith(MARKS))
             record = record._replace(headers=(*marks, *(one.stored for one in self.headers)))
-        return letter._replace(record=record, has_new_key=record.key != letter.record.key)
+        return letter._replace(
+            record=record,
+            has_new_key=record.key != letter.record.key,
+            has_new_headers=self.headers is not UNSET,
+        )
 
 
 class SendBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,11 +182,12 @@ class SendBackDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letter(NamedTuple):
-    """A dead letter that was not sent back. `has_new_key`: it was edited."""
+    """A dead letter that was not sent back. `has_new_key`, `has_new_headers`: it was edited."""
 
     place: LetterPlace
     record: Record
     has_new_key: bool = False
+    has_new_headers: bool = False
 
     def mark(self, name: str) -> str | None:
         for header, value in self.record.headers:
@@ -372,17 +377,21 @@ class DeadLetters:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may only read it"
             )
+        if (
+            name in self._node.resources.own_logs
+        ):  # somebody with the rights of an admin would forge their events
+            message = f"{name} has events of the broker: dead letters are not sent there"
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         partition = _partition(letter, topic.partitions)
-        offset = await self._node.record_forwarder.append(
-            topic, partition, self._cleaned(letter.record), caller=caller
-        )
+        batch = await self._batch(letter, topic)
+        offset = await self._node.record_forwarder.append(topic, partition, batch, caller=caller)
         await self._mark_handled(caller, letter.place)
         return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
 
-    def _cleaned(self, record: Record) -> bytes:
-        """The record without the headers, with the time of now: TTL and retention start again."""
-        headers = tuple((name, value) for name, value in record.headers if not name.startswith(MARKS))
-        return build_batch([record._replace(offset=0, timestamp=self._node.clock.wall_ms(), headers=headers)])
+    async def _batch(self, letter: Letter, topic: Topic) -> bytes:
+        record, now_ms = letter.record, self._node.clock.wall_ms()
+        build = partial(returned_batch, record, topic, now_ms, has_new_headers=letter.has_new_headers)
+        return await offloaded(len(record.value or b"") + len(record.key or b""), build)
 
     async def _mark_handled(self, caller: Caller, place: LetterPlace) -> None:
         topic = self._topic(caller, place.topic, place.partition)
