@@ -1,5 +1,6 @@
 """Dead letters over HTTP: how many there are, sent back in steps, and edited."""
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock import Broker
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.web.api import offset_ranges
 from tests.web.api.secured import PASSWORDS, caller
 
 Create = Callable[..., str]
@@ -55,6 +59,47 @@ def test_dead_letters_are_counted_until_they_are_sent_back(http: httpx.Client, c
     assert counted(http, queue) == (3, 3)
     assert len(send_back(http, queue, all=True, max_records=2)["sent_back"]) == 2
     assert counted(http, queue) == (1, 1)
+
+
+class OffsetRequests:
+    """Counts the requests for offsets; with `answered` they get a response."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, answered: bool = True) -> None:
+        self.count = 0
+        ask = InnerClient.ask
+
+        async def counted(client: InnerClient, key: ApiKey, *rest: Any, **more: Any) -> Any:
+            self.count += key == ApiKey.LIST_OFFSETS
+            if key == ApiKey.LIST_OFFSETS and not answered:
+                await asyncio.Event().wait()
+            return await ask(client, key, *rest, **more)
+
+        patch.setattr(InnerClient, "ask", counted)
+
+
+def test_the_dead_letters_of_many_queues_are_counted_with_few_requests(
+    http: httpx.Client, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [create() for _ in range(5)]
+    for number, queue in enumerate(queues):
+        records = {"records": [{"value": number}] * number or [{"value": None}]}
+        http.post(f"/v1/topics/{queue}.dlq/records", json=records).raise_for_status()
+    requests = OffsetRequests(monkeypatch)
+    rows = {row["queue"]: row["dead_letters"] for row in http.get("/v1/queues").json()["queues"]}
+    assert [rows[queue] for queue in queues] == [1, 1, 2, 3, 4]
+    assert requests.count == 2  # for the first and the last offsets
+    http.get(f"/v1/queues/{queues[0]}/diagnosis").raise_for_status()
+    assert requests.count == 2
+
+
+def test_a_leader_that_does_not_answer_leaves_the_count_open(
+    http: httpx.Client, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    http.post(f"/v1/topics/{queue}.dlq/records", json={"records": [{"value": 1}]}).raise_for_status()
+    monkeypatch.setattr(offset_ranges, "ASK_SECONDS", 0.05)
+    OffsetRequests(monkeypatch, answered=False)
+    assert counted(http, queue) == (None, None)
 
 
 def test_who_may_not_see_the_dead_letter_topic_gets_no_count_and_a_refusal_instead_of_letters() -> None:

@@ -1,14 +1,18 @@
 """The cluster at a glance: the summary, the samples of nodes as those of the cluster, and the caller."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from penstock import Broker
-from penstock.node.calls.messages.status import ALL_GROUPS, Sample
+from penstock.node.calls.messages.status import ALL_GROUPS, Sample, TopicFigures
 from penstock.node.status import samples
+from penstock.node.status.samples import Samples
 from penstock.web.api import overview
 from penstock.web.api.overview import add_up
 from tests.web.browsing import scan
@@ -99,6 +103,29 @@ def test_topics_have_sizes_and_rates_of_the_last_sample() -> None:
         assert (size > 9_000, rate) == (True, 0)
         assert figures()["quiet"] == (0, 0)
         assert figures("") == dict.fromkeys(("busy", "quiet"), (None, None))
+
+
+def test_topics_with_figures_ask_the_nodes_once_for_all_callers_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    may_answer = threading.Event()
+    latest_topics = Samples.latest_topics
+
+    async def counted(samples: Samples) -> dict[str, TopicFigures]:
+        asked.append(samples)
+        while not may_answer.is_set():
+            await asyncio.sleep(0.01)
+        return await latest_topics(samples)
+
+    monkeypatch.setattr(Samples, "latest_topics", counted)
+    with Broker() as broker, ThreadPoolExecutor(10) as callers:
+        path = f"{broker.http_url}/v1/topics?figures=true"
+        statuses = [callers.submit(lambda: httpx.get(path, timeout=60).status_code) for _ in range(10)]
+        threading.Event().wait(0.5)
+        may_answer.set()
+        assert [status.result() for status in statuses] == [200] * 10
+    assert len(asked) < 10
 
 
 @pytest.mark.usefixtures("quick")

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.types import Caller, ResourceType
 from penstock.web.api.dead_letters import HANDLED_QUEUE
+from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.queue_shapes import QueueSummary
 
 LetterCounts = dict[str, int]
-"""By dead-letter topic. One is missing while the leader of a partition does not answer."""
+"""By dead-letter topic. One is missing while the leader of a partition does not answer in time."""
 
 
 def letter_topics(node: Node, queue: str, topics: Iterable[str]) -> set[str]:

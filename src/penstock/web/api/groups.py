@@ -16,7 +16,7 @@ from msgspec import Meta
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_ranges, get_offsets
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -41,6 +41,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.types import Caller, Operation, ResourceType, TopicPartition
+from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
 from penstock.web.api.topics import TopicName, find_topic

@@ -29,7 +29,7 @@ class QueueDiagnosis:
         self._queues = Queues(node)
 
     async def diagnose_queue(self, call: Call[QueueParams, None]) -> Diagnosis:
-        return diagnose(await self._queues.facts(call.caller, call.params.queue))
+        return diagnose(await self._queues.facts(call.caller, call.params.queue, letters=False))
 
 
 def diagnose(facts: QueueFacts) -> Diagnosis:

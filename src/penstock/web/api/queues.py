@@ -124,8 +124,9 @@ class Queues:
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.caller, call.params.queue)
 
-    async def facts(self, caller: Caller, queue: str) -> QueueFacts:
-        """The queue, on those of its topics that the caller may describe."""
+    async def facts(self, caller: Caller, queue: str, *, letters: bool = True) -> QueueFacts:
+        """The queue, on those of its topics that the caller may describe; without its dead letters if they do not
+        matter: all leaders of their topics are asked for them."""
         overview = self._node.queues.overview
         topics = await overview.topics(queue, caller=caller)
         if not topics:
@@ -142,7 +143,7 @@ class Queues:
             consumers=[_consumer(one) for one in consumers.listed],
             more_consumers=consumers.has_more,
             warnings=list(self._warnings(report.descriptions)),
-            dead_letters=await count_letters_of(self._node, caller, queue, shown),
+            dead_letters=await count_letters_of(self._node, caller, queue, shown) if letters else None,
         )
 
     def _warnings(self, descriptions: Sequence[QueueDescription]) -> Iterator[str]:

@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.node import Node
 from penstock.node.calls.messages.subscriptions import PositionDescription, SubscriptionDescription
 from penstock.types import Caller, ResourceType, TopicPartition
+from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
 

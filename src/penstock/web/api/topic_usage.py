@@ -9,7 +9,6 @@ import msgspec
 from penstock.config import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -28,6 +27,7 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.types import Operation, TopicPartition
 from penstock.web.api.groups import SHARE
+from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicParams, find_topic
 

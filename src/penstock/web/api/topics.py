@@ -51,6 +51,7 @@ from penstock.kafka.wire.messages.metadata import (
 from penstock.nearest import nearest
 from penstock.node import Node
 from penstock.node.calls.messages.status import TopicFigures
+from penstock.node.shared_work import SharedWork
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
@@ -176,12 +177,13 @@ class Topics:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._figures = SharedWork(lambda: node.samples.latest_topics())
 
     # --- queries
 
     async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
         found = await self._metadata(call.client, None)
-        figures = await self._node.samples.latest_topics() if call.params.figures else None
+        figures = await self._figures.result() if call.params.figures else None
         own = None if call.params.internal else self._node.resources.own_logs
         return await in_thread_if(len(found.topics) > ROWS_IN_LOOP, _listed, found.topics, own, figures)
 
