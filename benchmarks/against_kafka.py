@@ -1,7 +1,7 @@
 """Penstock and Apache Kafka under the same load, in turns: `make bench-kafka`.
 
     throughput   1 and 6 partitions; 100 B and 1 KB; plain and lz4; acks 1 and all; producing and consuming
-    latency      1,000 messages a second, acks 1 and all
+    latency      1,000 messages a second, acks 1 and all; flushes of the disk alone
     start        from the process to the first answer, on a data folder that exists
     memory       resident, three seconds after the start, without clients
     partitions   the same load spread over 1, 100 and 1,000 partitions: cost per message
@@ -32,7 +32,7 @@ from results import Cell, CellResult, LatencyResult, Results, ScalingResult
 
 import penstock
 from penstock.cli.bench import procfs
-from penstock.cli.bench.figures import Run
+from penstock.cli.bench.figures import Latency, Run, latency
 from penstock.cli.bench.load import Kind
 from penstock.cli.bench.runner import Shape, Target, fresh_topic, one_round, progress, run_produce
 from penstock.cli.output import note
@@ -42,6 +42,7 @@ BYTES_PER_RUN = 200_000_000
 MESSAGES_MOST = 1_000_000
 QUICK_DIVISOR = 10
 IDLE_AFTER_S = 3.0
+LATENCY_RATE = 1000
 LOG_CHUNK_MESSAGES = 200_000
 CELLS = [
     Cell(partitions=partitions, size_bytes=size, compression=compression, acks=acks)
@@ -149,6 +150,7 @@ def measure(libs: Path, plan: Plan, kafka_version: str) -> Results:
         cells = _throughput(targets, plan)
         note("latency")
         latencies = [_latency(targets, plan, acks) for acks in ("1", "all")]
+        flushes = _flushes(ours.folder, plan)
         note("partitions")
         scaling = [_scaling(targets, plan, partitions) for partitions in SCALING_PARTITIONS]
         log_costs = _growing_log(targets[0], plan) if plan.log_gb else []
@@ -161,6 +163,7 @@ def measure(libs: Path, plan: Plan, kafka_version: str) -> Results:
         geometric_mean=geometric_mean([ratio for cell in cells for ratio in cell.ratios]),
         worst=min(ratio for cell in cells for ratio in cell.ratios),
         latencies=latencies,
+        flushes=flushes,
         start_seconds=starts,
         idle_bytes=memories,
         scaling=scaling,
@@ -218,10 +221,24 @@ def _throughput(targets: list[Target], plan: Plan) -> list[CellResult]:
 
 
 def _latency(targets: list[Target], plan: Plan, acks: str) -> LatencyResult:
-    shape = Shape(acks=acks, linger_ms=0.0, rate_per_second=1000, seconds=plan.latency_seconds)
+    shape = Shape(acks=acks, linger_ms=0.0, rate_per_second=LATENCY_RATE, seconds=plan.latency_seconds)
     _alternate(targets, ["latency"], msgspec.structs.replace(shape, seconds=2), 1, "warming up")
     runs = _alternate(targets, ["latency"], shape, plan.rounds, f"acks={acks}")
     return LatencyResult.of(acks, runs)
+
+
+def _flushes(folder: Path, plan: Plan) -> Latency:
+    """The time of the flush that Penstock waits for: a small append and fdatasync, at the same rate."""
+    samples_us = []
+    with (folder / "flushes").open("wb", buffering=0) as file:
+        begin = time.perf_counter()
+        for number in range(plan.latency_seconds * LATENCY_RATE):
+            time.sleep(max(0.0, begin + number / LATENCY_RATE - time.perf_counter()))
+            before = time.perf_counter_ns()
+            file.write(bytes(200))
+            os.fdatasync(file.fileno())
+            samples_us.append((time.perf_counter_ns() - before) // 1000)
+    return latency(samples_us)
 
 
 def _scaling(targets: list[Target], plan: Plan, partitions: int) -> ScalingResult:

@@ -37,7 +37,14 @@ def _lines(results: Results) -> Iterator[str]:
     )
     yield ""
     heads = ("at 1,000 messages/s", "p50 ms, Penstock", "Kafka", "p99 ms, Penstock", "Kafka")
-    yield from _table(heads, (row for result in results.latencies for row in _latency(result)))
+    flush = [
+        "a flush of the disk alone",
+        f"{results.flushes.p50_ms:.2f}",
+        "-",
+        f"{results.flushes.p99_ms:.2f}",
+        "-",
+    ]
+    yield from _table(heads, [*(row for result in results.latencies for row in _latency(result)), flush])
     yield ""
     yield from _table(("", "Penstock", "Kafka", "ratio"), _rest(results))
     if results.log_us_per_message:

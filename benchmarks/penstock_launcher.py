@@ -22,6 +22,7 @@ class Penstock:
         self.command += ["--http", f"127.0.0.1:{self.http_port}", "--log-level", "warning"]
         if "--memory" not in flags:
             self.command += ["--data-dir", str(folder / "data")]
+        self.folder = folder
         self._log = folder / "penstock.log"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)

@@ -101,6 +101,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     geometric_mean: float
     worst: float
     latencies: list[LatencyResult]
+    flushes: Latency
+    """Of the disk alone."""
     start_seconds: list[float]
     idle_bytes: list[int]
     scaling: list[ScalingResult]
