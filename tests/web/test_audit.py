@@ -63,10 +63,17 @@ def call(
 
 
 @pytest.mark.parametrize(
-    ("trusted", "seen"),
-    [((), "127.0.0.1"), (("10.0.0.0/8",), "127.0.0.1"), (("127.0.0.1",), "192.0.2.7")],
+    ("trusted", "told_by_proxy", "seen"),
+    [
+        ((), "192.0.2.7", "127.0.0.1"),
+        (("10.0.0.0/8",), "192.0.2.7", "127.0.0.1"),
+        (("127.0.0.1",), "192.0.2.7", "192.0.2.7"),
+        (("127.0.0.1",), "not an address", "127.0.0.1"),
+    ],
 )
-def test_only_a_trusted_proxy_says_where_a_request_comes_from(trusted: tuple[str, ...], seen: str) -> None:
+def test_only_a_trusted_proxy_says_where_a_request_comes_from(
+    trusted: tuple[str, ...], told_by_proxy: str, seen: str
+) -> None:
     anywhere = Address("127.0.0.1", 0)
     config = NodeConfig(
         memory=True, kafka=anywhere, http=anywhere, status_topic=TOPIC, http_trusted_proxies=trusted
@@ -75,7 +82,7 @@ def test_only_a_trusted_proxy_says_where_a_request_comes_from(trusted: tuple[str
     thread.start_and_wait()
     try:
         url = f"http://{thread.service.http_address}/v1/topics"
-        made = httpx.post(url, json={"name": "orders"}, headers={"X-Forwarded-For": "192.0.2.7"})
+        made = httpx.post(url, json={"name": "orders"}, headers={"X-Forwarded-For": told_by_proxy})
         assert made.status_code == 201
         found = events_until(str(thread.service.kafka_address), has("audit.changed"))
         assert [event["client"] for event in told(found, "audit.changed")] == [seen]

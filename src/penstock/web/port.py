@@ -30,6 +30,7 @@ from penstock.node.limited_log import LimitedLog
 from penstock.web import websocket_protocol
 from penstock.web.app import WebApp
 from penstock.web.http_protocol import BoundedProtocol
+from penstock.web.trusted_proxies import TrustedProxies
 
 if TYPE_CHECKING:
     from penstock.node.tls import TlsPort
@@ -58,17 +59,16 @@ class WebPort:
         )
         socket_protocol: Any = partial(websocket_protocol.BoundedSocket, events=node.events)
         self._app = WebApp(node)
-        trusted = list(node.config.http_trusted_proxies)
+        trusted = node.config.http_trusted_proxies
         config = _SilentConfig(
-            self._app,
+            TrustedProxies(self._app, trusted) if trusted else self._app,
             http=protocol,
             ws=socket_protocol,
             **websocket_protocol.SETTINGS,
             lifespan="off",
             server_header=False,
             date_header=False,
-            proxy_headers=bool(trusted),  # uvicorn would trust programs on this machine
-            forwarded_allow_ips=trusted,
+            proxy_headers=False,  # uvicorn would trust programs on this machine, and take any text for an address
             timeout_keep_alive=ceil(idle_seconds),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
