@@ -1,6 +1,7 @@
 """Logging in on the page: who may see what, what a browser keeps of it, and what a reader may not change."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -93,6 +94,27 @@ def test_a_login_replaces_the_oldest_token_of_the_console_and_says_why_if_there_
         log_in(pages[1], "admin")
         expect(pages[1].get_by_role("heading", name="Topics")).to_be_visible()
         expect(pages[1].get_by_text("limits.max_tokens_per_user allows no more")).to_be_visible()
+
+
+def test_a_login_revokes_no_token_unless_there_are_too_many(secured: Broker, open_page: OpenPage) -> None:
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        older = {"description": "web console", "lifetime_ms": 3_600_000}
+        admin.post("/v1/users/admin/tokens", json=older).raise_for_status()
+        before = admin.get("/v1/users/admin/tokens").json()
+        page = open_page("topics", at=secured)
+        refusal = {"error": {"code": "security_disabled", "message": "no tokens today", "field": None}}
+        tokens = re.compile(r"/users/admin/tokens$")
+        page.route(
+            tokens,
+            lambda route: (
+                route.fulfill(status=409, json=refusal)
+                if route.request.method == "POST"
+                else route.continue_()
+            ),
+        )
+        log_in(page, "admin")
+        expect(page.get_by_text("No token could be made for it: no tokens today")).to_be_visible()
+        assert admin.get("/v1/users/admin/tokens").json() == before
 
 
 def test_a_login_that_ends_while_a_dialog_is_open_shows_the_login_alone(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -183,6 +184,48 @@ def test_sending_back_is_stopped(
         send_on(waiting[0], 2)
     expect(page.get_by_text("4 messages went back; stopped, there are more.")).to_be_visible()
     assert len(http.get(f"/v1/queues/{emails}/dead-letters").json()["dead_letters"]) == 1
+
+
+def test_sending_all_back_ends_although_the_messages_fail_again(
+    emails: str, open_page: OpenPage, http: httpx.Client
+) -> None:
+    rejected(http, emails, 5)
+    page = open_page(f"queues/{emails}?part=dead")
+    send_in_steps_of(page, 1)
+    stop = threading.Event()
+
+    def reject_all() -> None:
+        with httpx.Client(base_url=http.base_url, timeout=60) as worker:
+            while not stop.is_set():
+                answer = worker.post(f"/v1/queues/{emails}/receive", json={"max": 10, "wait_ms": 100})
+                if receipts := [job["receipt"] for job in answer.json()["jobs"]]:
+                    worker.post(f"/v1/queues/{emails}/settle", json={"reject": receipts}).raise_for_status()
+
+    rejecting = threading.Thread(target=reject_all)
+    rejecting.start()
+    try:
+        page.get_by_role("button", name="Send all back").click()
+        page.get_by_role("dialog").get_by_role("button", name="Send all back").click()
+        expect(page.get_by_text(re.compile(r"^\d+ messages went back\."))).to_be_visible()
+    finally:
+        stop.set()
+        rejecting.join()
+
+
+def test_sending_all_back_ends_with_the_page(emails: str, open_page: OpenPage, http: httpx.Client) -> None:
+    rejected(http, emails, 5)
+    page = open_page(f"queues/{emails}?part=dead")
+    waiting: list[Route] = []
+    send_in_steps_of(page, 1, waiting)
+    page.get_by_role("button", name="Send all back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send all back").click()
+    expect(page.get_by_text("1 of about 5 messages sent back.")).to_be_visible()
+    page.evaluate("history.pushState(null, '', 'topics'); dispatchEvent(new PopStateEvent('popstate'))")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    with page.expect_response("**/send-back"):
+        send_on(waiting[0], 1)
+    expect(page.get_by_text("2 messages went back; stopped, there are more.")).to_be_visible()
+    assert len(waiting) == 1
 
 
 def send_in_steps_of(page: Page, most: int, held: list[Route] | None = None) -> None:

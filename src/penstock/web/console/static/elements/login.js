@@ -10,6 +10,8 @@ import { toast } from "./toast.js";
 const LIFETIME_MS = 8 * 3600 * 1000;
 /** The description of the page's own tokens. */
 const DESCRIPTION = "web console";
+/** The code of a refusal by limits.max_tokens_per_user, or limits.max_tokens. */
+const TOO_MANY_TOKENS = "policy_violation";
 
 /** @param {() => void} done called when somebody has logged in */
 export function login(done) {
@@ -59,7 +61,7 @@ async function makeToken(user, authorization) {
   try {
     return await make();
   } catch (trouble) {
-    if (!(trouble instanceof ApiError) || trouble.status !== 409) throw trouble;
+    if (!(trouble instanceof ApiError) || trouble.code !== TOO_MANY_TOKENS) throw trouble;
     const { tokens } = await get(path`users/${user}/tokens`, { authorization });
     const [oldest] = tokens.filter((/** @type {any} */ one) => one.description === DESCRIPTION); // the API lists the oldest first
     if (!oldest) throw trouble;

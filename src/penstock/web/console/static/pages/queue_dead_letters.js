@@ -14,6 +14,7 @@ import { hexDump, isPrintable, marked, payloadBytes, readable } from "../lib/pay
 import { link } from "../lib/router.js";
 
 /** @typedef {import("../main.js").View} View */
+/** @typedef {{topic: string, partition: number, offset: number}} Place */
 
 const REFRESH_MS = 5_000;
 const SHOWN = 200;
@@ -159,6 +160,24 @@ function sendAll(view, name) {
   });
 }
 
+/**
+ * Where to go on: before the ends that a topic had when the first letter of it was asked for. Messages that fail again
+ * while this runs are new dead letters behind these ends, and would be sent back again and again.
+ * @param {Place} next @param {Map<string, number[]>} ends of the partitions of topics
+ */
+async function beforeEnds({ topic, partition, offset }, ends) {
+  const known = ends.get(topic) ?? (await endsOf(topic));
+  ends.set(topic, known);
+  while (partition < known.length && offset >= known[partition]) [partition, offset] = [partition + 1, 0];
+  return { topic, partition, offset }; // behind the last partition: the next topic comes
+}
+
+/** @param {string} topic @returns {Promise<number[]>} */
+async function endsOf(topic) {
+  const { partitions } = await get(path`topics/${topic}`);
+  return partitions.map((/** @type {{latest_offset: number | null}} */ one) => one.latest_offset ?? 0);
+}
+
 /** In small steps, so that it can be stopped. @param {View} view @param {string} name @param {number | null} known how many there are, about */
 async function sendAllWithProgress(view, name, known) {
   let [sent, refused, isStopped, why] = [0, 0, false, ""];
@@ -166,8 +185,9 @@ async function sendAllWithProgress(view, name, known) {
   const told = h("p", { role: "status" });
   const dialog = openDialog("Sending dead letters back", (close) => [told, bar, h("div", { class: "actions" }, button("Stop", close, { class: "danger" }))]);
   dialog.addEventListener("close", () => (isStopped = true), { once: true });
-  /** @type {object | null} */
+  /** @type {Place | null} */
   let start = null;
+  const ends = /** @type {Map<string, number[]>} */ (new Map());
   try {
     do {
       told.textContent = `${count(sent)} of ${known === null ? "an unknown number of" : `about ${count(known)}`} messages sent back${refused ? `, ${count(refused)} refused` : ""}.`;
@@ -176,7 +196,7 @@ async function sendAllWithProgress(view, name, known) {
       sent += done.sent_back.length;
       refused += done.refused.length;
       why ||= done.refused[0]?.error.message ?? "";
-      start = done.next;
+      start = done.next && (await beforeEnds(done.next, ends));
     } while (start && !isStopped);
     toast(`${plural(sent, "message")} went back${refused ? `; ${count(refused)} were refused: ${why}` : ""}${start ? "; stopped, there are more" : ""}.`, refused ? "bad" : "good");
   } catch (trouble) {
