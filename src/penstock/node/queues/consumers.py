@@ -233,6 +233,7 @@ class QueueConsumers:
             one.since_ms,
             entry.held(held_by),
             entry.rate.per_second(one.since_ms, now_ms),
+            entry.seen_ms,
         )
 
 
@@ -258,6 +259,7 @@ class MergedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[tuple[str, int]]
     nodes: list[int]
     leases_by_topic: dict[str, int] = {}
+    seen_ms: int | None = None
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,4 +313,5 @@ def _merged(rows: Sequence[Sighting]) -> MergedConsumer:
         rate=round(sum(one.consumer.rate for one in rows), 3),
         partitions=sorted({(one.topic, one.partition) for one in rows}),
         nodes=sorted({one.node for one in rows}),
+        seen_ms=max((one.consumer.seen_ms for one in rows if one.consumer.seen_ms is not None), default=None),
     )

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.node import Node
+from penstock.types import Caller
 from penstock.web.api.dead_letters import QueueParams
-from penstock.web.api.queue_shapes import QueueFacts
+from penstock.web.api.queue_shapes import QueueConsumerFacts, QueueFacts, ScheduledParams
 from penstock.web.api.queues import Queues
 from penstock.web.api.routing import Call
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """`moving`: messages were settled within the last minute. `stuck`: there are messages, and none was. `reasons` say
-    why, the most likely first, and what to do."""
+    """`moving`: messages were settled within the last minute. `stuck`: there are messages that are due, and none was.
+    `reasons` say why, the most likely first, and what to do."""
 
     queue: str
     moving: bool
@@ -26,26 +27,46 @@ class QueueDiagnosis:
     """Reads the figures of queues."""
 
     def __init__(self, node: Node) -> None:
+        self._node = node
         self._queues = Queues(node)
 
     async def diagnose_queue(self, call: Call[QueueParams, None]) -> Diagnosis:
-        return diagnose(await self._queues.facts(call.caller, call.params.queue, letters=False))
+        queue = call.params.queue
+        facts = await self._queues.facts(call.caller, queue, letters=False)
+        next_due_ms = await self._next_due_ms(call.caller, queue) if _only_deferred(facts) else None
+        return diagnose(facts, now_ms=self._node.clock.wall_ms(), next_due_ms=next_due_ms)
+
+    async def _next_due_ms(self, caller: Caller, queue: str) -> int | None:
+        scheduled = await self._queues.scheduled(caller, ScheduledParams(queue=queue, max_records=1))
+        return min((one.due_ms for one in scheduled.messages), default=None)
 
 
-def diagnose(facts: QueueFacts) -> Diagnosis:
-    undone, rate = _sum(facts, "undone"), sum(one.rate or 0.0 for one in facts.partitions)
-    reasons = [*_without_leader(facts), *(_reasons(facts) if undone else ()), *facts.warnings]
+def diagnose(facts: QueueFacts, *, now_ms: int, next_due_ms: int | None = None) -> Diagnosis:
+    """`next_due_ms`: when the first message is due, if none is now."""
+    undone, rate = _sum(facts, "undone"), _rate(facts)
+    reasons = [*_without_leader(facts), *(_reasons(facts, now_ms) if undone else ()), *facts.warnings]
     moving = rate > 0
-    stuck = undone > 0 and not moving
     if undone == 0:
         summary = "It is empty: all messages are done."
     elif moving:
-        summary = f"It moves: {rate:.1f} messages per second were settled in the last minute; {undone:,} are not done."
+        summary = f"It moves: {rate:.1f} messages per second were settled in the last minute; {_are(undone)} not done."
+    elif _only_deferred(facts):
+        first = "" if next_due_ms is None else f"; the next one is due in {_duration(next_due_ms - now_ms)}"
+        summary = f"Nothing is due{first}."
     else:
-        summary = (
-            f"It does not move: {undone:,} messages are not done, and none was settled in the last minute."
-        )
+        due = _messages_are(undone - _sum(facts, "deferred"))
+        summary = f"It does not move: {due} due and not done, and none was settled in the last minute."
+    stuck = undone > 0 and not moving and not _only_deferred(facts)
     return Diagnosis(queue=facts.queue, moving=moving, stuck=stuck, summary=summary, reasons=reasons)
+
+
+def _only_deferred(facts: QueueFacts) -> bool:
+    """There are messages, and none of them is due."""
+    return 0 < _sum(facts, "undone") <= _sum(facts, "deferred")
+
+
+def _rate(facts: QueueFacts) -> float:
+    return sum(one.rate or 0.0 for one in facts.partitions)
 
 
 def _sum(facts: QueueFacts, name: str) -> int:
@@ -58,9 +79,9 @@ def _without_leader(facts: QueueFacts) -> Iterator[str]:
         yield f"No node leads {_some(lost)}: their messages are not delivered until a node with a replica is back."
 
 
-def _reasons(facts: QueueFacts) -> Iterator[str]:
-    available, leased = _sum(facts, "available"), _sum(facts, "leased")
-    yield from _consumers(facts, available, leased)
+def _reasons(facts: QueueFacts, now_ms: int) -> Iterator[str]:
+    yield from _ready(facts, now_ms)
+    yield from _held(facts)
     if deferred := _sum(facts, "deferred"):
         yield (
             f"{_messages_are(deferred)} delayed, by the sender or before another try: see the "
@@ -78,27 +99,61 @@ def _reasons(facts: QueueFacts) -> Iterator[str]:
         )
 
 
-def _consumers(facts: QueueFacts, available: int, leased: int) -> Iterator[str]:
-    consumers = len(facts.consumers)
-    if available and not consumers:
-        yield f"{_messages_are(available)} ready, and no consumer asks for {_them(available)}: start a worker."
-    elif available and not leased:
+def _ready(facts: QueueFacts, now_ms: int) -> Iterator[str]:
+    available, consumers = _sum(facts, "available"), facts.consumers
+    if not available:
+        return
+    ready = f"{_messages_are(available)} ready"
+    if not consumers:
+        yield f"{ready}, and no consumer asks for {_them(available)}: start a worker."
+    elif _rate(facts) > 0:
+        yield f"{ready} for {_plural(len(consumers), 'consumer', 'consumers')}: more workers would take them sooner."
+    elif all(one.seen_ms is not None for one in consumers):  # an HTTP request that waits would have got them
+        latest = max(consumers, key=lambda one: one.seen_ms or 0)
+        held = f" and holds {latest.leases:,}" if latest.leases else ""
+        asked = f"{_name(latest)} last asked {_duration(now_ms - (latest.seen_ms or 0))} ago{held}"
         yield (
-            f"{_messages_are(available)} ready, and {_plural(consumers, 'consumer is', 'consumers are')} connected but "
-            "take none: look at the workers' own logs, and at their credit."
+            f"{ready}, and no consumer asks for {_them(available)}; {asked}: look at its log, or start another worker."
         )
+    else:
+        connected = [one for one in consumers if one.seen_ms is None]
+        busiest = max(connected, key=lambda one: one.leases)
+        takes = "is connected but takes" if len(connected) == 1 else "are connected but take"
+        held = f"; {_name(busiest)} holds {busiest.leases:,}" if busiest.leases else ""
+        yield (
+            f"{ready}, and {_plural(len(connected), 'consumer', 'consumers')} {takes} none{held}: look at the workers' "
+            "own logs, and at their credit."
+        )
+
+
+def _held(facts: QueueFacts) -> Iterator[str]:
+    leased = _sum(facts, "leased")
     if facts.settings.exclusive and any(one.holder for one in facts.partitions):
         holders = sorted({one.holder for one in facts.partitions if one.holder})
         yield f"The queue is exclusive, and {_some(holders)} holds it: all other consumers wait."
     if leased:
         busiest = max(facts.consumers, key=lambda one: one.leases, default=None)
-        held = (
-            f"; {busiest.name or busiest.id} holds {busiest.leases:,} of them" if busiest is not None else ""
-        )
+        held = f"; {_name(busiest)} holds {busiest.leases:,} of them" if busiest is not None else ""
         yield (
             f"{_messages_are(leased)} leased{held}. If their workers hang, the leases end "
             f"{facts.settings.lease_ms / 1000:g} seconds after they were last renewed, and others get the messages."
         )
+
+
+def _name(consumer: QueueConsumerFacts) -> str:
+    return consumer.name or consumer.id
+
+
+def _duration(ms: int) -> str:
+    seconds = max(1, round(ms / 1000))
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"
+
+
+def _are(number: int) -> str:
+    return _plural(number, "is", "are")
 
 
 def _messages_are(number: int) -> str:

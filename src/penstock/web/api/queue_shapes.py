@@ -137,7 +137,8 @@ class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
 class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer that is connected (interface kafka or websocket), or one over HTTP that holds leases or has sent a
     request within the last minute. `rate` is the number of messages that it settled per second, over the last minute.
-    `partitions` are those that it works on, as "topic-partition"; `nodes` lead them."""
+    `partitions` are those that it works on, as "topic-partition"; `nodes` lead them. `seen_ms` is the time of its last
+    request over HTTP; null if it is connected."""
 
     id: str
     name: str
@@ -148,6 +149,7 @@ class QueueConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     partitions: list[str]
     nodes: list[int]
+    seen_ms: int | None = None
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -206,18 +206,21 @@ class Queues:
         return found
 
     async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
-        params = call.params
+        return await self.scheduled(call.caller, call.params)
+
+    async def scheduled(self, caller: Caller, params: ScheduledParams) -> ScheduledList:
+        """The messages that are not due yet, of the topics that the caller may describe."""
         _check_place(params)
-        found = await self._descriptions(call.caller, params.queue)
+        found = await self._descriptions(caller, params.queue)
         names = {one.topic for one in found}
-        topics = self._node.resources.visible(call.caller, ResourceType.TOPIC, names)
+        topics = self._node.resources.visible(caller, ResourceType.TOPIC, names)
         descriptions = [one for one in found if one.topic in topics and _is_selected(params, one)]
         limit = asyncio.Semaphore(AT_ONCE)
         messages: list[ScheduledMessage] = []
 
         async def look(description: QueueDescription) -> ScheduledPartition:
             async with limit:
-                schedule = await self._schedule(params, description, call.caller)
+                schedule = await self._schedule(params, description, caller)
             if schedule is not None:
                 messages.extend(_coming(description, schedule))
                 messages.sort(key=_when)
@@ -497,6 +500,7 @@ def _consumer(one: MergedConsumer) -> QueueConsumerFacts:
         rate=one.rate,
         partitions=[f"{topic}-{partition}" for topic, partition in one.partitions[:PARTITIONS_MAX]],
         nodes=one.nodes,
+        seen_ms=one.seen_ms,
     )
 
 

@@ -182,7 +182,8 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueConsumer(msgspec.Struct, frozen=True, array_like=True):
-    """A consumer of a queue on one partition: `rate` is the number of messages that it settles per second."""
+    """A consumer of a queue on one partition: `rate` is the number of messages that it settles per second, `seen_ms`
+    the time of its last request if it has no connection."""
 
     consumer_id: str
     name: str
@@ -191,6 +192,7 @@ class QueueConsumer(msgspec.Struct, frozen=True, array_like=True):
     since_ms: int
     leases: int
     rate: float
+    seen_ms: int | None = None
 
 
 class DescribedQueue(msgspec.Struct, frozen=True, array_like=True):
