@@ -174,7 +174,7 @@ def test_a_start_needs_its_time(orders: str, open_page: OpenPage) -> None:
     page.get_by_role("button", name="Show", exact=True).click()
     expect(rows(page).first).to_contain_text('"id": 0')
     again = open_page(f"topics/{orders}/messages?start=timestamp")
-    expect(again.get_by_text("The form above is not complete.")).to_be_visible()
+    expect(again.get_by_text("A field above is empty, or its value is out of range.")).to_be_visible()
 
 
 def test_a_tail_shows_new_messages_and_pauses(broker: Broker, orders: str, open_page: OpenPage) -> None:
@@ -195,6 +195,25 @@ def test_a_tail_shows_new_messages_and_pauses(broker: Broker, orders: str, open_
     page.wait_for_function("document.querySelector('data-table').rows.length === 601")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Stop")).not_to_be_visible()
+
+
+def test_messages_of_one_time_are_in_the_order_of_their_offsets(
+    broker: Broker, unique: Unique, open_page: OpenPage
+) -> None:
+    name = unique("bursts")
+    page = open_page()
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": name}).raise_for_status()
+    page.goto(f"{page.url}topics/{name}/messages?start=tail")
+    expect(page.get_by_text("0 messages so far")).to_be_visible()
+    producer = Producer(broker.client_settings())
+    for number in range(20):
+        producer.produce(name, f"number {number}", timestamp=1_700_000_000_000)
+    producer.flush()
+    expect(rows(page)).to_have_count(20)
+    expect(rows(page).first).to_contain_text("number 19")
+    expect(rows(page).last).to_contain_text("number 0")
+    page.get_by_role("button", name="Time").click()
+    expect(rows(page).first).to_contain_text("number 0")
 
 
 def test_messages_are_downloaded_whole(

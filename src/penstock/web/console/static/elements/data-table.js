@@ -30,6 +30,8 @@ export class DataTable extends HTMLElement {
   rowKey = (row) => JSON.stringify(row);
   /** Shown instead of an empty table. @type {() => Child} */
   empty = () => h("p", { class: "note" }, "There is nothing here.");
+  /** The order of rows with the same value. @type {(one: R, other: R) => number} */
+  tie = () => 0;
   filterable = true;
   noun = "row";
   sortColumn = 0;
@@ -114,7 +116,7 @@ export class DataTable extends HTMLElement {
     const column = this.columns[this.sortColumn];
     if (!column || column.unsorted) return rows;
     const sign = this.descending ? -1 : 1;
-    return [...rows].sort((one, other) => sign * compare(column.value(one), column.value(other)));
+    return [...rows].sort((one, other) => sign * (compare(column.value(one), column.value(other)) || this.tie(one, other)));
   }
 
   renderHead() {

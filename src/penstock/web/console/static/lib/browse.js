@@ -56,7 +56,7 @@ export class Scan {
       this.#later.call(window, () => this.grant());
     } else if (frame.type === "progress") listener.onProgress(frame);
     else if (frame.type === "end") this.end(() => listener.onEnd(frame));
-    else if (frame.type === "error") this.end(() => listener.onError(new ApiError(400, frame.code, frame.message)));
+    else if (frame.type === "error") this.end(() => listener.onError(new ApiError(/authorization/.test(frame.code) ? 403 : 400, frame.code, frame.message)));
   }
 
   grant() {

@@ -3,12 +3,13 @@
 import { dataTable } from "../elements/data-table.js";
 import { downloadDialog } from "../elements/download.js";
 import { messageLink, openMessage } from "../elements/message.js";
-import { button, emptyState, pageHead } from "../elements/parts.js";
+import { button, emptyState, errorState, pageHead } from "../elements/parts.js";
 import { publishDialog } from "../elements/publish.js";
-import { get, path } from "../lib/api.js";
-import { Scan } from "../lib/browse.js";
+import { ApiError, get, path } from "../lib/api.js";
+import { Scan, scanned } from "../lib/browse.js";
 import { h, show as fill, uniqueId } from "../lib/dom.js";
-import { count, plural, time } from "../lib/format.js";
+import { count, plural, time, timeOfDay } from "../lib/format.js";
+import { pause, visible } from "../lib/live.js";
 import { fieldOf, keyText, parsedJson, readable, valueText } from "../lib/payload.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
@@ -19,6 +20,11 @@ import { topicTabs } from "./topic.js";
 /** @typedef {import("../main.js").View} View */
 
 const KEPT_MESSAGES = 1000;
+/** Before a lost tail is opened again; each failure doubles it. */
+const RETRY_MS = 1_000;
+const RETRY_MAX_MS = 10_000;
+/** The most messages that the API finds at once. */
+const MOST = 500;
 /** More are asked for by their number. */
 const LISTED_PARTITIONS = 1000;
 
@@ -48,6 +54,10 @@ class MessagesPage {
   #messages = [];
   /** Those that came while the tail was paused. @type {Message[]} */
   #held = [];
+  /** Of a tail. */
+  #shown = 0;
+  #isLost = false;
+  #retryMs = RETRY_MS;
 
   /** @param {View} view @param {string} topic @param {number} partitions @param {boolean} mayWrite */
   constructor(view, topic, partitions, mayWrite) {
@@ -58,7 +68,7 @@ class MessagesPage {
     this.bar = h("progress", { max: 1, value: 0, "aria-label": "How much was scanned" });
     this.told = h("span", { role: "status" });
     this.notice = h("div", { role: "status" });
-    this.stopButton = button("Stop", () => this.#scan?.stop(), { class: "danger" });
+    this.stopButton = button("Stop", () => this.stop(), { class: "danger" });
     this.pauseButton = button("Pause", () => this.pause());
     this.table = messageTable(this);
     this.form = this.makeForm();
@@ -141,13 +151,18 @@ class MessagesPage {
     this.#ended = new AbortController();
     this.#messages = [];
     this.#held = [];
+    this.#shown = 0;
+    this.#isLost = false;
+    this.#retryMs = RETRY_MS;
+    this.view.stale(null);
     this.draw();
+    this.table.hidden = false;
     fill(this.notice);
     this.running(false, false);
-    if (!this.form.reportValidity()) return fill(this.told, "The form above is not complete.");
+    if (!this.form.reportValidity()) return fill(this.told, "A field above is empty, or its value is out of range.");
     this.view.setQuery({ ...Object.fromEntries(FIELDS.map((name) => [name, this.given(name)])), show: null });
-    const isTail = this.given("start") === "tail";
-    this.running(true, isTail);
+    if (this.given("start") === "tail") return this.follow(this.request(), Date.now());
+    this.running(true, false);
     this.#scan = new Scan(
       this.request(),
       {
@@ -156,16 +171,100 @@ class MessagesPage {
           if (opens) this.open(more[0]);
           opens = false;
         },
-        onProgress: (progress) => this.tell(progress, isTail),
+        onProgress: (progress) => this.tell(progress),
         onEnd: (progress) => {
-          this.running(false, isTail);
-          this.tell(progress, isTail);
+          this.running(false, false);
+          this.tell(progress);
           if (opens) this.open(null);
         },
-        onError: (error) => (this.running(false, isTail), fill(this.told, `${error.message} Show asks again.`)),
+        onError: (error) => this.fail(error),
       },
       this.#ended.signal,
     );
+  }
+
+  /** @param {ApiError} error */
+  fail(error) {
+    this.running(false, false);
+    fill(this.told);
+    fill(this.notice, errorState(error, error.status === 403 ? undefined : () => this.search()));
+    this.table.hidden = !this.#messages.length;
+  }
+
+  // --- the tail
+
+  /** Shows messages as they come. A tail whose connection is lost is opened again. @param {Record<string, unknown>} request @param {number} sinceMs when it began */
+  follow(request, sinceMs) {
+    let isOpen = false;
+    this.running(true, true);
+    this.#scan = new Scan(
+      request,
+      {
+        onMessages: (more) => this.add(more),
+        onProgress: () => {
+          if (!isOpen && this.#isLost) void this.fillGap(request, sinceMs);
+          isOpen = true;
+          this.tellTail();
+        },
+        onEnd: () => (this.running(false, true), this.tellTail()),
+        onError: (error) => (isOpen || this.#isLost ? void this.resume(request, error, isOpen ? this.newestMs(sinceMs) : sinceMs) : this.fail(error)),
+      },
+      this.#ended.signal,
+    );
+  }
+
+  /** From when on messages may be missed. @param {number} sinceMs */
+  newestMs(sinceMs) {
+    const newest = this.#messages.reduce((most, one) => Math.max(most, one.timestamp_ms), sinceMs);
+    return Math.min(newest, Date.now()); // a producer's clock may be ahead
+  }
+
+  /** @param {Record<string, unknown>} request @param {ApiError} error @param {number} sinceMs @returns {Promise<void>} */
+  async resume(request, error, sinceMs) {
+    const { signal } = this.#ended;
+    this.#isLost = true;
+    this.#scan = null;
+    this.release();
+    this.pauseButton.hidden = true;
+    this.view.stale(error);
+    fill(this.told, "The connection is lost. The page opens it again.");
+    await pause(this.#retryMs, signal);
+    this.#retryMs = Math.min(RETRY_MAX_MS, 2 * this.#retryMs);
+    await visible(signal);
+    if (signal.aborted) return;
+    try {
+      await get("me", { signal });
+    } catch (trouble) {
+      if (signal.aborted) return;
+      if (!(trouble instanceof ApiError)) throw trouble;
+      return this.resume(request, trouble, sinceMs);
+    }
+    this.follow(request, sinceMs);
+  }
+
+  /** The messages that came while the connection was lost. @param {Record<string, unknown>} request @param {number} sinceMs */
+  async fillGap(request, sinceMs) {
+    const { signal } = this.#ended;
+    this.#isLost = false;
+    this.#retryMs = RETRY_MS;
+    this.view.stale(null);
+    const missed = { ...request, start: "timestamp", timestamp_ms: sinceMs, limit: MOST };
+    try {
+      const end = await scanned(missed, (more) => this.add(more), signal);
+      if (end) this.tellTail();
+      if (end && end.reason !== "complete") fill(this.notice, h("p", { class: "why" }, `The connection was lost. Not all messages since ${timeOfDay(sinceMs)} are shown.`));
+    } catch (trouble) {
+      if (!(trouble instanceof ApiError)) throw trouble;
+      fill(this.notice, h("p", { class: "why" }, `The connection was lost. Messages that came meanwhile are not shown: ${trouble.message}`));
+    }
+  }
+
+  stop() {
+    if (!this.#isLost) return this.#scan?.stop();
+    this.#ended.abort();
+    this.view.stale(null);
+    this.running(false, true);
+    this.tellTail();
   }
 
   /** Opens the message that a link names, unless another was found. @param {Message | null} found the first from there on */
@@ -194,7 +293,7 @@ class MessagesPage {
   release() {
     const held = this.#held;
     this.#held = [];
-    if (held.length) this.add(held);
+    if (held.length) this.put(held);
   }
 
   /** @param {boolean} isRunning @param {boolean} isTail */
@@ -208,12 +307,15 @@ class MessagesPage {
     if (isRunning) fill(this.told, isTail ? "Waiting for messages…" : "Scanning…");
   }
 
-  /** @param {Progress} progress @param {boolean} isTail */
-  tell(progress, isTail) {
+  /** @param {Progress} progress */
+  tell(progress) {
     this.bar.max = progress.total || 1;
     this.bar.value = progress.scanned;
-    const scanned = isTail ? `${plural(progress.found, "message")} so far` : `${plural(progress.found, "message")}, ${count(progress.scanned)} of ${count(progress.total)} scanned`;
-    fill(this.told, scanned + (isTail ? "" : this.whyItEnded(progress)));
+    fill(this.told, `${plural(progress.found, "message")}, ${count(progress.scanned)} of ${count(progress.total)} scanned${this.whyItEnded(progress)}`);
+  }
+
+  tellTail() {
+    fill(this.told, `${plural(this.#shown, "message")} so far`);
   }
 
   /** @param {Progress} progress */
@@ -230,10 +332,18 @@ class MessagesPage {
 
   /** @param {Message[]} more */
   add(more) {
+    const known = new Set(this.#messages.concat(this.#held).map(rowKey)); // a tail that was opened again finds some twice
+    more = more.filter((one) => !known.has(rowKey(one)));
+    this.#shown += more.length;
     if (this.#scan?.isPaused) {
       this.#held = [...this.#held, ...more].slice(-KEPT_MESSAGES);
       return this.drawPause();
     }
+    this.put(more);
+  }
+
+  /** @param {Message[]} more */
+  put(more) {
     this.#messages = [...this.#messages, ...more].slice(-KEPT_MESSAGES);
     this.draw();
   }
@@ -260,12 +370,16 @@ function messageTable(page) {
       noun: "message",
       filterable: false,
       descending: true,
-      rowKey: (one) => `${one.partition} ${one.offset}`,
+      rowKey,
+      tie: (one, other) => one.partition - other.partition || one.offset - other.offset,
       columns: columnsOf(page.topic, []),
       empty: () => emptyState("No messages to show", "Change where to start or the filter, or publish a message."),
     }),
   );
 }
+
+/** @param {Message} one */
+const rowKey = (one) => `${one.partition} ${one.offset}`;
 
 /** @param {string} topic @param {string[]} fields @returns {import("../elements/data-table.js").Column<Message>[]} */
 function columnsOf(topic, fields) {
