@@ -19,8 +19,8 @@ LEASE_BEATS = 3
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Should be equal on all replicas of a group. While they are changed node by node, no replica's election timeout may
-    be shorter than another one's lease (invariant 5): with the defaults, half of the other one's timeout."""
+    """Should be equal on all replicas of a group. While they are changed node by node, no replica's election timeout
+    may be shorter than another one's lease (invariant 5): with the defaults, half of the other one's timeout."""
 
     election_timeout_s: float = 1.5
     """A follower waits between once and twice this long for a silent leader. Ten beats, as in Redpanda: a pause of a

@@ -1,7 +1,7 @@
 """First and last offsets of partitions, from their leaders: one request per node for all partitions that it leads."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
@@ -13,7 +13,7 @@ from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.node.calls.retry import may_repeat
-from penstock.types import Isolation, TopicPartition
+from penstock.types import Isolation
 
 LATEST, EARLIEST = -1, -2
 """These ask for the ends of a log instead of the offset of a time."""
@@ -47,23 +47,6 @@ async def get_offsets(
         if missing:
             await retry.pause()
     return offsets
-
-
-async def find_ranges(
-    client: InnerClient, topics: Mapping[str, Iterable[int]]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Earliest and latest offset of those partitions whose leaders answer."""
-    ranges: dict[TopicPartition, tuple[int, int]] = {}
-    for topic, wanted in topics.items():
-        partitions = list(wanted)
-        earliest, latest = await asyncio.gather(
-            find_offsets(client, topic, partitions, EARLIEST), find_offsets(client, topic, partitions, LATEST)
-        )
-        for partition in partitions:
-            first, last = earliest[partition], latest[partition]
-            if isinstance(first, int) and isinstance(last, int):
-                ranges[TopicPartition(topic, partition)] = first, last
-    return ranges
 
 
 async def find_offsets(

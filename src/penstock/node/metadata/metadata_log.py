@@ -249,8 +249,8 @@ class MetadataLog(Part):
         return appended.base_offset
 
     def _check_current(self) -> None:
-        """An answer without a commit comes from the state alone. Another controller may have changed that already, while
-        this one has not noticed yet that it was deposed."""
+        """An answer without a commit comes from the state alone. Another controller may have changed that already,
+        while this one has not noticed yet that it was deposed."""
         try:
             self.partition.check_readable()
         except KafkaError as deposed:
