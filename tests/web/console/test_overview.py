@@ -57,6 +57,53 @@ def test_a_node_that_is_gone_is_told_and_the_page_keeps_what_it_knew(open_page: 
             expect(page.get_by_text("There are no topics yet")).to_be_visible()
 
 
+@pytest.mark.usefixtures("quick_samples")
+def test_queues_that_do_not_move_are_named_and_nothing_is_green_while_the_node_is_gone(
+    open_page: OpenPage,
+) -> None:
+    with Broker() as broker, httpx.Client(base_url=f"{broker.http_url}/v1/") as http:
+        for name in ("emails", "idle"):
+            http.post("queues", json={"queue": name}).raise_for_status()
+        page = open_page(at=broker)
+        badge = page.get_by_text("healthy")
+        green = badge.evaluate("badge => getComputedStyle(badge).color")
+        http.post("topics/emails/records", json={"records": [{"value": 1}]}).raise_for_status()
+        expect(page.get_by_role("alert")).to_contain_text("A queue has ready messages and settled none")
+        page.get_by_role("alert").get_by_role("link", name="emails").click()
+        expect(page.get_by_text("no consumer asks for it")).to_be_visible()
+        page.get_by_role("link", name="Queues", exact=True).first.click()
+        expect(page.locator("tr", has_text="emails")).to_contain_text("stuck")
+        expect(page.locator("tr", has_text="idle").locator(".badge")).to_have_text("idle")
+        job = http.post("queues/emails/receive", json={"max": 1}).json()["jobs"][0]
+        http.post("queues/emails/settle", json={"accept": [job["receipt"]]}).raise_for_status()
+        expect(page.locator("tr", has_text="emails")).to_contain_text("moving")
+        page.get_by_role("link", name="Overview").click()
+        expect(badge).to_have_css("color", green)
+        broker.close()
+        expect(page.locator(".banner")).to_contain_text("does not answer")
+        expect(badge).not_to_have_css("color", green)
+
+
+def test_a_page_that_does_not_exist_leads_back_to_its_list(open_page: OpenPage) -> None:
+    page = open_page("topics/nothing")
+    expect(page.get_by_role("heading", name="nothing")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("there is no topic 'nothing'")
+    expect(page.get_by_role("alert")).not_to_contain_text("/v1/")
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    expect(page.get_by_label("You are here").get_by_role("link", name="Topics")).to_be_visible()
+    page.get_by_role("link", name="Go to Topics").click()
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+
+
+def test_the_menu_of_a_small_screen_closes_with_escape(open_page: OpenPage) -> None:
+    page = open_page("topics", width=320)
+    page.get_by_role("button", name="Menu").click()
+    expect(page.get_by_role("link", name="Queues")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="Queues")).not_to_be_visible()
+    expect(page.get_by_role("button", name="Menu")).to_be_focused()
+
+
 def test_an_unknown_address_says_so(open_page: OpenPage) -> None:
     page = open_page("no/such/page")
     page.get_by_role("link", name="Go to the overview").click()

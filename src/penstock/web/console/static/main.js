@@ -2,13 +2,13 @@
 
 import { closeDialogs } from "./elements/dialog.js";
 import { login } from "./elements/login.js";
-import { errorState, loadingState } from "./elements/parts.js";
+import { errorState, explain, loadingState, pageHead } from "./elements/parts.js";
 import { toasts } from "./elements/toast.js";
 import { ApiError, get, path, remove, whenLoginIsNeeded } from "./lib/api.js";
 import { h, show } from "./lib/dom.js";
 import { pause, visible } from "./lib/live.js";
 import { otherNodes, rememberNodes } from "./lib/nodes.js";
-import { segments, setQuery, startRouter } from "./lib/router.js";
+import { link, segments, setQuery, startRouter } from "./lib/router.js";
 import { session, setSession } from "./lib/session.js";
 import { applyTheme, nextTheme, theme } from "./lib/theme.js";
 import { findPage, loadAll, navigation } from "./pages.js";
@@ -46,7 +46,7 @@ applyTheme();
 const base = document.querySelector("base");
 if (base) base.href = document.baseURI; // it would otherwise depend on the address that is shown
 document.getElementById("app")?.append(makeShell());
-whenLoginIsNeeded(() => showLogin());
+whenLoginIsNeeded(() => content.querySelector(".login") || showLogin(session() !== null));
 startRouter(() => void showPage());
 void showPage();
 
@@ -58,6 +58,11 @@ function makeShell() {
     toggle.setAttribute("aria-expanded", String(isOpen));
   };
   menu.addEventListener("click", () => openMenu(false));
+  document.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape" || !side.classList.contains("open") || document.querySelector("dialog")) return;
+    openMenu(false);
+    toggle.focus();
+  });
   const skip = h("a", { class: "skip", href: location.href, onclick: (/** @type {Event} */ event) => (event.preventDefault(), content.focus()) }, "Skip to the content");
   const brand = h("a", { href: "./", class: "brand" }, h("img", { src: "static/icon.svg", alt: "", width: 28, height: 28 }), "Penstock");
   return h("div", { class: "shell" }, skip, h("header", { class: "top" }, brand, toggle), side, h("div", { class: "main" }, banner, content), toasts);
@@ -75,8 +80,8 @@ async function showPage() {
   const mine = (current = new AbortController());
   tellStale(null);
   show(content, loadingState());
+  const { page, params } = findPage(segments());
   try {
-    const { page, params } = findPage(segments());
     const [module, caller] = await Promise.all([load(page), me ?? get("me", { signal: mine.signal })]);
     if (mine.signal.aborted) return;
     me = caller;
@@ -92,7 +97,15 @@ async function showPage() {
     if (mine.signal.aborted) return;
     if (trouble instanceof ApiError && trouble.status === 401) return;
     const again = trouble instanceof ApiError && trouble.code === NO_SCRIPT ? () => location.reload() : () => void showPage();
-    show(content, errorState(trouble, again), trouble instanceof ApiError && trouble.status === 0 ? otherNodes() : null);
+    const isFinal = trouble instanceof ApiError && [403, 404].includes(trouble.status);
+    const [list] = navigation.filter((one) => one.path === segments()[0] && one.path !== page.path);
+    const back = isFinal ? [h("a", { href: list?.path ?? "./", class: "button" }, `Go to ${list?.title ?? "the overview"}`)] : [];
+    show(
+      content,
+      h("div", { class: "page" }, pageHead(page.title(params), { trail: list ? [link(list.path, list.title)] : [] }), errorState(trouble, isFinal ? undefined : again, ...back)),
+      trouble instanceof ApiError && trouble.status === 0 ? otherNodes() : null,
+    );
+    if (me) drawNavigation();
     if (!(trouble instanceof ApiError)) throw trouble;
     if (trouble.status === 0) void whenItAnswers(mine.signal, again);
   }
@@ -148,19 +161,22 @@ function drawNavigation() {
 /** @param {Error | null} trouble */
 function tellStale(trouble) {
   banner.classList.toggle("shown", trouble !== null);
+  content.classList.toggle("stale", trouble !== null);
   const isGone = trouble instanceof ApiError && trouble.status === 0;
-  show(banner, trouble === null ? null : h("p", {}, `${trouble.message} The page shows what it knew before, and tries again.`), isGone ? otherNodes() : null);
+  show(banner, trouble === null ? null : h("p", {}, `${explain(trouble).message} The page shows what it knew before, and tries again.`), isGone ? otherNodes() : null);
 }
 
-function showLogin() {
+/** @param {boolean} [hasEnded] somebody was logged in, and did not log out */
+function showLogin(hasEnded = false) {
   current.abort();
   closeDialogs();
+  tellStale(null);
   setSession(null);
   me = null;
   show(menu);
   show(account);
   document.title = "Log in · Penstock";
-  show(content, login(() => void showPage()));
+  show(content, hasEnded ? h("p", { class: "why", role: "status" }, "Your login has ended. Log in to go on.") : null, login(() => void showPage()));
   /** @type {HTMLElement | null} */ (content.querySelector("input"))?.focus();
 }
 

@@ -1,4 +1,4 @@
-/** Dialogs: the browser's own, which hold the focus, close with Escape and give the focus back. */
+/** Dialogs: the browser's own, which hold the focus, close with Escape and give the focus back. They ask before a draft is lost. */
 
 import { ApiError } from "../lib/api.js";
 import { h, uniqueId } from "../lib/dom.js";
@@ -18,8 +18,24 @@ export function openDialog(title, content, { wide = false } = {}) {
   const id = uniqueId("dialog");
   const dialog = h("dialog", { "aria-labelledby": id, class: wide ? "wide" : "" });
   const close = () => dialog.close();
-  const cross = h("button", { type: "button", class: "quiet cross", "aria-label": "Close", onclick: close }, "×");
-  dialog.append(h("header", {}, h("h2", { id }, title), cross), h("div", { class: "dialog-body" }, ...content(close)));
+  /** Fields that somebody has typed into. @type {Set<HTMLInputElement>} */
+  const typed = new Set();
+  const goOn = h("button", { type: "button", onclick: () => (question.hidden = true) }, "Go on editing");
+  const question = h("div", { class: "draft", role: "alert", hidden: true }, h("span", {}, "Close, and lose what you typed?"), h("button", { type: "button", class: "danger", onclick: close }, "Lose it"), goOn);
+  const leave = (/** @type {Event} */ event) => {
+    if (![...typed].some((one) => one.value && one.isConnected)) return event.type === "click" ? close() : undefined;
+    event.preventDefault();
+    question.hidden = event.type !== "click" && !question.hidden;
+    if (!question.hidden) goOn.focus();
+  };
+  const cross = h("button", { type: "button", class: "quiet cross", "aria-label": "Close", onclick: leave }, "×");
+  dialog.append(h("header", {}, h("h2", { id }, title), cross), question, h("div", { class: "dialog-body" }, ...content(close)));
+  dialog.addEventListener("input", ({ target }) => {
+    const field = /** @type {HTMLInputElement} */ (target);
+    if (field.matches("textarea, input:not([type=checkbox], [type=radio], [name=typed])")) typed.add(field);
+  });
+  dialog.addEventListener("keydown", (event) => event.key === "Escape" && leave(event));
+  dialog.addEventListener("cancel", (event) => event.target === dialog && question.hidden && leave(event));
   dialog.addEventListener("close", () => {
     dialog.remove();
     placeToasts();

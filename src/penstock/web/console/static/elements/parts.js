@@ -60,17 +60,20 @@ export function loadingState() {
   return h("p", { class: "loading", role: "status" }, "Loading…");
 }
 
-/** Says what happened. @param {unknown} trouble @param {() => void} [retry] */
-export function errorState(trouble, retry) {
+/** Says what happened. @param {unknown} trouble @param {() => void} [retry] @param {...Child} actions */
+export function errorState(trouble, retry, ...actions) {
   const { title, message } = explain(trouble);
   return h(
     "div",
     { class: "error", role: "alert" },
     h("p", { class: "error-title" }, title),
     h("p", {}, message),
-    retry ? h("div", { class: "actions" }, button("Try again", retry)) : null,
+    retry || actions.length ? h("div", { class: "actions" }, retry ? button("Try again", retry) : null, ...actions) : null,
   );
 }
+
+/** The end of a refusal that names a route of the API: the page has links instead. */
+const ROUTE = /[;:,]? ?((GET|POST) )?\/v1\/\S+ (lists|describes|makes|shows)[^;]*$/;
 
 /** @param {unknown} trouble @returns {{title: string, message: string}} */
 export function explain(trouble) {
@@ -83,7 +86,7 @@ export function explain(trouble) {
     429: "Too many requests",
     503: "Not now",
   });
-  return { title: titles[trouble.status] ?? "The node has refused this", message: trouble.message };
+  return { title: titles[trouble.status] ?? "The node has refused this", message: trouble.message.replace(ROUTE, "") };
 }
 
 /**

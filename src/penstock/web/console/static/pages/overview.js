@@ -3,12 +3,13 @@
 import { dataTable } from "../elements/data-table.js";
 import { linePlot } from "../elements/line-plot.js";
 import { badge, pageHead, section, tile } from "../elements/parts.js";
-import { get } from "../lib/api.js";
+import { get, path } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
 import { bytes, compact, count, plural, rate } from "../lib/format.js";
 import { repeat } from "../lib/live.js";
 import { permissions } from "../lib/permissions.js";
 import { link } from "../lib/router.js";
+import { stateOf as queueState } from "./queues.js";
 
 /**
  * @typedef {{time_ms: number, bytes_in_rate: number, bytes_out_rate: number, message_rate: number, request_rate: number,
@@ -17,6 +18,8 @@ import { link } from "../lib/router.js";
 
 const SUMMARY_MS = 10_000;
 const SPAN_MS = 15 * 60 * 1000;
+/** Queues that the page names. */
+const NAMED = 5;
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
@@ -69,11 +72,17 @@ async function showCluster(view) {
     plots.forEach(({ plot, series }) => plot.setData(samples.map((one) => one.time_ms), series.map(([name, value]) => ({ name, values: samples.map(value) }))));
   };
   const loadSummary = async () => {
-    summary = await get("cluster/summary", { signal: view.signal });
+    const [found, stuck] = await Promise.all([get("cluster/summary", { signal: view.signal }), findStuck()]);
+    summary = found;
     fill(head, pageHead("Overview", { note: `Cluster ${summary.cluster_id} · ${summary.alone ? "one node" : plural(summary.nodes.length, "node")} · seen from node ${summary.node_id} · version ${view.me.version}` }));
-    fill(alarms, alarmsOf(summary));
+    fill(alarms, alarmsOf(summary, stuck));
     nodes.rows = summary.nodes;
     draw();
+  };
+  const findStuck = async () => {
+    await sampled;
+    const { queues } = samples.at(-1)?.ready ? await get("queues", { signal: view.signal }) : { queues: [] };
+    return queues.filter((/** @type {any} */ one) => queueState(one) === "stuck");
   };
   const loadSamples = async () => {
     const since = samples.at(-1)?.time_ms ?? 0;
@@ -86,7 +95,8 @@ async function showCluster(view) {
     draw();
     return intervalMs;
   };
-  const [intervalMs] = await Promise.all([loadSamples(), loadSummary()]);
+  const sampled = loadSamples();
+  const [intervalMs] = await Promise.all([sampled, loadSummary()]);
   repeat(view, SUMMARY_MS, loadSummary);
   repeat(view, intervalMs, loadSamples);
 }
@@ -104,20 +114,27 @@ function tilesOf(summary, last) {
   ];
 }
 
-/** @param {any} summary */
-function alarmsOf(summary) {
-  if (!summary.troubles.length && !summary.notes.length) return h("p", { class: "all-well" }, badge("healthy", "good"), " Nothing needs attention.");
+/** @param {any} summary @param {any[]} stuck queues */
+function alarmsOf(summary, stuck) {
+  if (!summary.troubles.length && !summary.notes.length && !stuck.length) return h("p", { class: "all-well" }, badge("healthy", "good"), " Nothing needs attention.");
   return h(
     "div",
-    { class: "alarms", role: "alert" },
+    { class: summary.troubles.length ? "alarms" : "alarms mild", role: "alert" },
     h("h2", {}, summary.troubles.length ? plural(summary.troubles.length, "alarm") : "To know"),
     h(
       "ul",
       {},
       ...summary.troubles.map((/** @type {string} */ text) => h("li", {}, badge("alarm", "bad"), ` ${text}`)),
       ...summary.notes.map((/** @type {string} */ text) => h("li", {}, badge("note", "warn"), ` ${text}`)),
+      stuck.length ? h("li", {}, badge("stuck", "warn"), ` ${stuck.length === 1 ? "A queue has" : `${count(stuck.length)} queues have`} ready messages and settled none in the last minute: `, ...queueLinks(stuck), ".") : null,
     ),
   );
+}
+
+/** @param {any[]} queues */
+function queueLinks(queues) {
+  const links = queues.slice(0, NAMED).flatMap(({ queue }, at) => [at ? ", " : null, link(path`queues/${queue}`, queue)]);
+  return queues.length > NAMED ? [...links, ", ", link("queues", `${count(queues.length - NAMED)} more`)] : links;
 }
 
 /** @returns {{plot: import("../elements/line-plot.js").LinePlot, series: [string, (one: Sample) => number][]}[]} */

@@ -2,7 +2,7 @@
 
 import { dataTable } from "../elements/data-table.js";
 import { formDialog } from "../elements/dialog.js";
-import { button, emptyState, pageHead } from "../elements/parts.js";
+import { badge, button, emptyState, pageHead } from "../elements/parts.js";
 import { toast } from "../elements/toast.js";
 import { get, path, post } from "../lib/api.js";
 import { count, rate } from "../lib/format.js";
@@ -11,6 +11,8 @@ import { somePermissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
 
 const REFRESH_MS = 5_000;
+/** @type {Record<string, "good" | "warn" | "plain">} */
+const STATES = { stuck: "warn", moving: "good" };
 
 /** @param {import("../main.js").View} view */
 export async function show(view) {
@@ -20,9 +22,10 @@ export async function show(view) {
     caption: "Queues",
     noun: "queue",
     rowKey: (queue) => queue.queue,
-    empty: () => emptyState("There are no queues yet", "A queue hands each message of a topic to one worker, and tries again if that fails.", ...create()),
+    empty: () => emptyState("There are no queues yet, or none that you may see", "A queue hands each message of a topic to one worker, and tries again if that fails.", ...create()),
     columns: [
       { title: "Name", value: (queue) => queue.queue, cell: (queue) => link(path`queues/${queue.queue}`, queue.queue), class: "name" },
+      { title: "State", value: stateOf, cell: (queue) => badge(stateOf(queue), STATES[stateOf(queue)]) },
       { title: "Topics", value: (queue) => queue.topics.join(", "), cell: (queue) => queue.topics.flatMap((/** @type {string} */ topic, /** @type {number} */ at) => [at ? ", " : null, link(path`topics/${topic}`, topic)]), class: "name" },
       { title: "Not done", value: (queue) => queue.undone, cell: (queue) => count(queue.undone), numeric: true },
       { title: "Ready", value: (queue) => queue.available, cell: (queue) => count(queue.available), numeric: true },
@@ -37,6 +40,12 @@ export async function show(view) {
     table.rows = (await get("queues", { signal: view.signal })).queues;
   });
   view.root.append(pageHead("Queues", { actions: create(), note: "Dead letters are counted by dead-letter topic: queues that share one have the same number." }), table);
+}
+
+/** Stuck: messages are ready, and none was settled in the last minute. @param {any} queue */
+export function stateOf({ available, rate }) {
+  if (available === null) return "unknown";
+  return rate ? "moving" : available ? "stuck" : "idle";
 }
 
 function createQueue() {
