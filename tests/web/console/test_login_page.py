@@ -133,6 +133,38 @@ def test_a_login_that_ends_while_a_dialog_is_open_shows_the_login_alone(
     expect(page.locator("dialog")).to_have_count(0)
 
 
+def test_a_login_that_was_revoked_leads_to_the_login_and_says_so(
+    secured: Broker, open_page: OpenPage
+) -> None:
+    page = open_page("topics", at=secured)
+    log_in(page, "admin")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.delete(f"/v1/users/admin/tokens/{stored(page)['tokenId']}").raise_for_status()
+    expect(page.get_by_text("Your login has ended.")).to_be_visible()
+    log_in(page, "admin")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in to Penstock")).to_be_visible()
+    expect(page.get_by_text("Your login has ended.")).to_have_count(0)
+
+
+def test_a_writer_who_may_not_read_gets_the_refusal_and_no_advice_about_filters(
+    secured: Broker, open_page: OpenPage
+) -> None:
+    rule = {"principal": "User:bob", "resource_type": "topic", "name": "secrets"}
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        rules = [{**rule, "operation": operation} for operation in ("write", "describe")]
+        admin.post("/v1/acls", json={"acls": rules}).raise_for_status()
+        page = open_page("topics/secrets/messages", at=secured)
+        log_in(page, "bob")
+        expect(page.get_by_role("alert")).to_contain_text("You may not do this")
+        expect(page.get_by_text("No messages to show")).not_to_be_visible()
+        expect(page.get_by_role("button", name="Publish")).to_be_visible()
+        for one in rules:
+            admin.request("DELETE", "/v1/acls", params=one).raise_for_status()
+
+
 def test_a_reader_sees_all_and_changes_nothing(secured: Broker, open_page: OpenPage) -> None:
     page = open_page("topics/news", at=secured)
     log_in(page, "alice")
@@ -170,8 +202,11 @@ def test_a_user_without_rights_sees_no_topic_and_what_is_hidden_on_the_overview(
     expect(page.get_by_text("You may not create one")).to_be_visible()
     expect(page.get_by_role("button", name="Create a topic")).to_have_count(0)
     page.get_by_role("link", name="Queues").click()
-    expect(page.get_by_text("There are no queues yet")).to_be_visible()
+    expect(page.get_by_text("There are no queues yet, or none that you may see")).to_be_visible()
     expect(page.get_by_role("button", name="Create a queue")).to_have_count(0)
+    for name in ("Groups", "Subscriptions", "Cliques", "Transactions"):
+        page.get_by_role("link", name=name).click()
+        expect(page.locator(".empty-title").first).to_contain_text("or none that you may see")
     rule = {"principal": "User:bob", "operation": "describe", "resource_type": "topic", "name": "news"}
     with caller(secured, "admin", PASSWORDS["admin"]) as admin:
         admin.post("/v1/acls", json={"acls": [rule]}).raise_for_status()

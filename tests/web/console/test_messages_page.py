@@ -316,6 +316,26 @@ def test_a_message_is_published(
     assert message.headers() == [("source", b"console"), ("trace", b"a:b")]
 
 
+def test_escape_asks_before_a_draft_is_lost(orders: str, open_page: OpenPage) -> None:
+    page = open_page(f"topics/{orders}/messages")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Publish").click()
+    dialog.get_by_label("Format").select_option("text")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)  # nothing was typed
+    page.get_by_role("button", name="Publish").click()
+    dialog.get_by_label("Value").fill("a long draft")
+    page.keyboard.press("Escape")
+    expect(dialog.get_by_role("alert").filter(has_text="lose what you typed")).to_be_visible()
+    page.keyboard.press("Escape")  # which is no answer
+    expect(dialog.get_by_label("Value")).to_have_value("a long draft")
+    dialog.get_by_role("button", name="Close").click()
+    dialog.get_by_role("button", name="Go on editing").click()
+    dialog.get_by_role("button", name="Close").click()
+    dialog.get_by_role("button", name="Lose it").click()
+    expect(dialog).to_have_count(0)
+
+
 def test_one_message_for_each_line(
     broker: Broker, unique: Unique, open_page: OpenPage, http: httpx.Client
 ) -> None:

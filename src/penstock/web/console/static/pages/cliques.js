@@ -18,7 +18,7 @@ export async function show(view) {
       caption: "Cliques",
       noun: "clique",
       rowKey: (one) => one.clique,
-      empty: () => emptyState("There are no cliques", "In a clique, every key of a stream has one worker that owns it. It appears here when its first worker starts: see Clique in the Python client."),
+      empty: () => emptyState("There are no cliques, or none that you may see", "In a clique, every key of a stream has one worker that owns it. It appears here when its first worker starts: see Clique in the Python client."),
       columns: [
         { title: "Name", value: (one) => one.clique, cell: (one) => link(path`cliques/${one.clique}`, one.clique), class: "name" },
         { title: "Workers", value: (one) => one.members, cell: (one) => (one.members ? count(one.members) : badge("none", "warn")), numeric: true },

@@ -17,7 +17,7 @@ export async function show(view) {
     caption: "Groups",
     noun: "group",
     rowKey: (group) => group.group,
-    empty: () => emptyState("There are no consumer groups yet", "A group appears when a consumer with its group.id subscribes, or commits an offset."),
+    empty: () => emptyState("There are no consumer groups yet, or none that you may see", "A group appears when a consumer with its group.id subscribes, or commits an offset."),
     columns: [
       { title: "Name", value: (group) => group.group, cell: (group) => link(path`groups/${group.group}`, group.group), class: "name" },
       { title: "State", value: (group) => group.state, cell: (group) => groupState(group.state) },

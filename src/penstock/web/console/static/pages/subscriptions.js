@@ -22,7 +22,7 @@ export async function show(view) {
       caption: "Subscriptions",
       noun: "subscription",
       rowKey: (one) => one.subscription,
-      empty: () => emptyState("There are no subscriptions", "A program subscribes over the WebSocket /v1/push, and messages are pushed to it as they come. The subscription remembers how far it is."),
+      empty: () => emptyState("There are no subscriptions, or none that you may see", "A program subscribes over the WebSocket /v1/push, and messages are pushed to it as they come. The subscription remembers how far it is."),
       columns: [
         { title: "Name", value: (one) => one.subscription, cell: (one) => link(path`subscriptions/${one.subscription}`, one.subscription), class: "name" },
         { title: "Subscriber", value: (one) => (one.attached ? "attached" : "none"), cell: (one) => attachment(one) },

@@ -68,7 +68,7 @@ function transactionTable(actions) {
       sortColumn: 2,
       descending: true,
       rowKey: (one) => one.transactional_id,
-      empty: () => emptyState("No transaction is open", "Producers with a transactional.id, and streams of Spark that write, appear here while they write."),
+      empty: () => emptyState("No transaction is open, or none that you may see", "Producers with a transactional.id, and streams of Spark that write, appear here while they write."),
       columns: [
         { title: "Transactional id", value: (one) => one.transactional_id, class: "name" },
         { title: "State", value: (one) => one.state, cell: (one) => stateBadge(one) },
