@@ -63,6 +63,34 @@ def test_members_and_lag_are_shown_and_topic_and_group_lead_to_each_other(
     expect(page.get_by_text("messages that are not committed")).to_be_visible()
 
 
+def test_a_partition_without_a_committed_offset_is_shown(
+    broker: Broker, unique: Unique, open_page: OpenPage
+) -> None:
+    name = unique("fresh")
+    httpx.post(f"{broker.http_url}/v1/topics", json={"name": name, "partitions": 2}).raise_for_status()
+    producer = Producer(broker.client_settings())
+    for number in range(7):
+        producer.produce(name, str(number), partition=0)
+    producer.flush()
+    settings = {
+        "group.id": name,
+        "client.id": "till-8",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer({**broker.client_settings(), **settings})
+    consumer.subscribe([name])
+    while not consumer.consume(1, 1):
+        pass
+    page = open_page(f"groups/{name}")
+    expect(page.locator("tr", has_text="nothing yet")).to_have_count(2)
+    cells = page.locator("tr", has_text="nothing yet").first.locator("td")
+    expect(cells).to_have_text([name, "0", "nothing yet", "7", "\u2013", "till-8"])
+    consumer.commit(asynchronous=False)
+    expect(page.locator("tr", has_text="nothing yet")).to_have_count(1)
+    consumer.close()
+
+
 def test_a_group_with_members_shows_what_would_change_and_is_not_reset(
     broker: Broker, billing: tuple[str, Consumer], open_page: OpenPage
 ) -> None:

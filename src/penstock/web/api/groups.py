@@ -106,8 +106,18 @@ class CommittedFacts(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None
 
 
+class UncommittedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that a member reads, and for which no offset is committed. It has no lag: the member's
+    auto.offset.reset says where it begins."""
+
+    topic: str
+    partition: int
+    latest_offset: int | None
+
+
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`lag` is the sum of the known ones."""
+    """`lag` is the sum of the known ones. `uncommitted` has partitions that are assigned to a member, without a
+    committed offset."""
 
     group: str
     state: str
@@ -117,6 +127,7 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberFacts]
     offsets: list[CommittedFacts]
     lag: int
+    uncommitted: list[UncommittedFacts] = []
 
 
 class OffsetsReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,15 +197,17 @@ class Groups:
         if found is None:
             raise await self._unknown(call.caller, group)
         offsets = await self._offsets(call.client, group)
+        members = [self._member(call.caller, member, found.protocol_type) for member in found.members]
         return GroupFacts(
             group=group,
             state=found.group_state,
             protocol_type=found.protocol_type,
             protocol=found.protocol_data,
             coordinator=call.client.coordinator_of(group),
-            members=[self._member(call.caller, member, found.protocol_type) for member in found.members],
+            members=members,
             offsets=offsets,
             lag=sum(row.lag or 0 for row in offsets),
+            uncommitted=await self._uncommitted(call.client, members, offsets),
         )
 
     def _member(self, caller: Caller, member: DescribedGroupMember, protocol_type: str) -> MemberFacts:
@@ -263,6 +276,26 @@ class Groups:
             )
             for topic in sorted(answer.groups[0].topics, key=lambda topic: topic.name)
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        ]
+
+    async def _uncommitted(
+        self, client: InnerClient, members: list[MemberFacts], offsets: list[CommittedFacts]
+    ) -> list[UncommittedFacts]:
+        committed = {(row.topic, row.partition) for row in offsets}
+        missing: dict[str, list[int]] = {}
+        for row in (row for member in members for row in member.assignment or ()):
+            new = [one for one in row.partitions if (row.topic, one) not in committed]
+            if new:
+                missing.setdefault(row.topic, []).extend(new)
+        ranges = await find_ranges(client, missing) if missing else {}
+        return [
+            UncommittedFacts(
+                topic=topic,
+                partition=one,
+                latest_offset=ranges.get(TopicPartition(topic, one), (None, None))[1],
+            )
+            for topic in sorted(missing)
+            for one in sorted(missing[topic])
         ]
 
     # --- changes

@@ -32,7 +32,7 @@ export async function show(view) {
     fill(tiles, ...tilesOf(group));
     plot.intervalMs = lags.interval_ms;
     plot.setData(lags.samples.map((/** @type {any} */ one) => one.time_ms), [{ name: "messages", values: lags.samples.map((/** @type {any} */ one) => one.lag) }]);
-    offsets.rows = group.offsets.map((/** @type {any} */ row) => ({ ...row, owner: owners.get(`${row.topic} ${row.partition}`) ?? null }));
+    offsets.rows = [...group.offsets, ...group.uncommitted].map((/** @type {any} */ row) => ({ ...row, owner: owners.get(`${row.topic} ${row.partition}`) ?? null }));
     members.rows = group.members;
   });
   view.root.append(
@@ -50,7 +50,7 @@ function tilesOf(group) {
     tile("State", groupState(group.state)),
     tile("Lag", count(group.lag), "messages that are not committed"),
     tile("Members", count(group.members.length)),
-    tile("Partitions", count(group.offsets.length), "with committed offsets"),
+    tile("Partitions", count(group.offsets.length), `with committed offsets${group.uncommitted.length ? `; ${count(group.uncommitted.length)} without` : ""}`),
     tile("Protocol", group.protocol || "–", `node ${group.coordinator} coordinates`),
   ];
 }
@@ -75,7 +75,7 @@ function offsetTable() {
     columns: [
       { title: "Topic", value: (row) => row.topic, cell: (row) => link(path`topics/${row.topic}`, row.topic), class: "name" },
       { title: "Partition", value: (row) => row.partition, numeric: true },
-      { title: "Committed", value: (row) => row.committed_offset, cell: (row) => count(row.committed_offset), numeric: true },
+      { title: "Committed", value: (row) => row.committed_offset, cell: (row) => (row.committed_offset === undefined ? "nothing yet" : count(row.committed_offset)), numeric: true },
       { title: "End", value: (row) => row.latest_offset, cell: (row) => count(row.latest_offset), numeric: true },
       { title: "Lag", value: (row) => row.lag, cell: (row) => count(row.lag), numeric: true },
       { title: "Read by", value: (row) => row.owner },
