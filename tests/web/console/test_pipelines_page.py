@@ -59,6 +59,30 @@ def test_a_stream_that_reads_shows_its_lag_and_its_rate(
     expect(page.get_by_role("heading", name=group)).to_be_visible()
 
 
+def test_a_stream_that_reads_too_slowly_falls_behind_and_a_quick_one_will_have_caught_up(
+    broker: Broker, unique: Unique, open_page: OpenPage
+) -> None:
+    topic = unique("orders")
+    slow, quick = (f"{PREFIX}-{unique(name)}" for name in ("slow", "quick"))
+    create(broker.bootstrap_servers, topic, partitions=1)
+    produce(broker.bootstrap_servers, topic, range(100))
+    commit(broker, slow, topic, 1)
+    commit(broker, quick, topic, 1)
+    page = open_page("pipelines")
+    row = page.locator("tr", has_text=slow)
+    expect(row.locator("td").nth(5)).to_have_text("not seen yet")
+    expect(row.locator("td").nth(6)).to_have_text("\u2013")
+    for number in range(1, 4):
+        produce(broker.bootstrap_servers, topic, range(50))
+        commit(broker, slow, topic, 10 * number)
+        commit(broker, quick, topic, 70 * number)
+        look_again(page, PREFIX + "-" * (number % 2))
+        expect(row.locator("td").nth(3)).to_have_text(str(100 + 40 * number))
+    expect(row.locator("td").nth(6)).to_have_text("falls behind")
+    expect(page.locator("tr", has_text=quick).locator("td").nth(6)).to_contain_text("in ")
+    expect(row.locator("td").nth(5)).not_to_contain_text("now ago")
+
+
 def test_a_group_with_a_name_of_its_own_is_found_by_its_prefix(
     broker: Broker, unique: Unique, open_page: OpenPage
 ) -> None:

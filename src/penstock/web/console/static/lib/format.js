@@ -53,7 +53,8 @@ export function duration(ms) {
 
 /** @param {number | null | undefined} ms */
 export function ago(ms) {
-  return ms === null || ms === undefined ? "–" : `${duration(Date.now() - ms)} ago`;
+  const shown = duration(ms === null || ms === undefined ? ms : Date.now() - ms);
+  return shown === "now" || shown === "–" ? shown : `${shown} ago`;
 }
 
 /** A moment, sortable as text, in the reader's time zone. @param {number | null | undefined} ms */

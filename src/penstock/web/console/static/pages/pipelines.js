@@ -23,9 +23,14 @@ const ATTEMPT = /^(.*)\.attempt-[0-9]+-[0-9]+$/s;
 const MAX_READERS = 50;
 const PLOTTED = 3;
 const WINDOW_MS = 60_000;
+/** So many tell where the lag goes. */
+const FORECAST_LOOKS = 3;
+/** A change of the lag by less than this part is none. */
+const NOISE = 0.05;
 
 /**
- * @typedef {{group: string, topics: string[], committed: number, lag: number, rate: number | null, moved: number | null}} Reader
+ * @typedef {{group: string, topics: string[], committed: number, lag: number, rate: number | null, moved: number | null,
+ *   isNew: boolean, leftMs: number | null, trend: string}} Reader `leftMs`: until it has caught up, if the lag falls as it did in the last minute
  * @typedef {{owner: string, topics: string[], tasks: number, since: number | null, coordinator: number}} Writer
  */
 
@@ -89,9 +94,10 @@ async function describe(name, signal) {
   }
 }
 
-/** How quickly committed offsets move, over the last minute that the page is open: a stream commits once in a micro-batch. */
+/** How quickly committed offsets and the lag move, over the last minute that the page is open: a stream commits once in a micro-batch. */
 class Progress {
-  /** @type {Map<string, {at: number, committed: number}[]>} */
+  #since = Date.now();
+  /** @type {Map<string, {at: number, committed: number, lag: number}[]>} */
   #seen = new Map();
 
   /** @param {any} group @returns {Reader} */
@@ -99,7 +105,7 @@ class Progress {
     const at = Date.now();
     const committed = group.offsets.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.committed_offset, 0);
     const before = (this.#seen.get(group.group) ?? []).filter((one) => one.at > at - WINDOW_MS);
-    const looks = [...before, { at, committed }];
+    const looks = [...before, { at, committed, lag: group.lag }];
     this.#seen.set(group.group, looks);
     const [first] = looks;
     const moved = looks.findLast((one, number) => number > 0 && one.committed > looks[number - 1].committed);
@@ -110,8 +116,28 @@ class Progress {
       lag: group.lag,
       rate: before.length ? Math.max(0, committed - first.committed) / Math.max(0.001, (at - first.at) / 1000) : null,
       moved: moved?.at ?? null,
+      isNew: at - this.#since < WINDOW_MS,
+      ...forecast(looks),
     };
   }
+}
+
+/**
+ * When the lag is gone, by the line that fits it best. Lag that has changed little does not tell.
+ *
+ * @param {{at: number, lag: number}[]} looks
+ * @returns {{leftMs: number | null, trend: string}}
+ */
+function forecast(looks) {
+  const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const [middle, usual] = [mean(looks.map((one) => one.at)), mean(looks.map((one) => one.lag))];
+  const spread = looks.reduce((sum, one) => sum + (one.at - middle) ** 2, 0);
+  const lag = looks[looks.length - 1].lag;
+  if (lag === 0 || looks.length < FORECAST_LOOKS || spread === 0) return { leftMs: null, trend: "–" };
+  const slope = looks.reduce((sum, one) => sum + (one.at - middle) * (one.lag - usual), 0) / spread;
+  const change = slope * (looks[looks.length - 1].at - looks[0].at);
+  if (Math.abs(change) < usual * NOISE) return { leftMs: null, trend: "keeps its distance" };
+  return slope > 0 ? { leftMs: Infinity, trend: "falls behind" } : { leftMs: -lag / slope, trend: `in ${duration(-lag / slope)}` };
 }
 
 function readerTable() {
@@ -129,8 +155,8 @@ function readerTable() {
         { title: "State", value: (one) => (one.lag === 0 ? "caught up" : "behind"), cell: (one) => (one.lag === 0 ? badge("caught up", "good") : badge("behind", "warn")) },
         { title: "Lag", value: (one) => one.lag, cell: (one) => count(one.lag), numeric: true },
         { title: "Read per second", value: (one) => one.rate, cell: (one) => rate(one.rate), numeric: true },
-        { title: "Last progress", value: (one) => one.moved, cell: (one) => (one.moved === null ? "none seen in a minute" : ago(one.moved)) },
-        { title: "Caught up", value: (one) => (one.rate ? one.lag / one.rate : null), cell: (one) => (one.rate && one.lag ? `in ${duration((one.lag / one.rate) * 1000)}` : "–") },
+        { title: "Last progress", value: (one) => one.moved, cell: (one) => (one.moved !== null ? ago(one.moved) : one.isNew ? "not seen yet" : "none seen in a minute") },
+        { title: "Caught up", value: (one) => one.leftMs, cell: (one) => (one.leftMs === Infinity ? badge(one.trend, "warn") : one.trend) },
       ],
     }),
   );
