@@ -18,6 +18,7 @@ from uuid import UUID
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import SteadyClock
+from penstock.node.subscriptions.local_reads import LocalReads
 from penstock.node.subscriptions.page_reader import PageReader
 from penstock.node.subscriptions.session import INACTIVE, MOVED, SubscriberSession
 from penstock.node.subscriptions.stats import PushCounts, PushFigures
@@ -53,8 +54,8 @@ class Subscriptions:
 
     def __init__(self, node: "Node", reader: Reader) -> None:
         self._node = node
-        self._reader = reader
-        self.page_reader = PageReader(reader, self._topic_id)
+        self._reader = LocalReads(node, reader)
+        self.page_reader = PageReader(self._reader, self._topic_id)
         self.store = SubscriptionStore(node.groups, node.clock, node.config.limits)
         self._attached: dict[str, SubscriberSession] = {}
         self._counts = PushCounts()
