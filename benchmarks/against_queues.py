@@ -15,7 +15,7 @@ from statistics import median
 
 import msgspec
 import page
-from queue_systems import SYSTEMS, System, Unavailable, running
+from queue_systems import SYSTEMS, Nats, Penstock, RabbitMq, System, Unavailable, running
 
 import penstock
 from penstock.cli.bench.commands import DEFAULT_SUBSCRIBERS, push_rounds
@@ -120,14 +120,15 @@ def _render(figures: dict[str, Figure], options: argparse.Namespace) -> str:
         "they confirm, except where it says otherwise.",
         "",
         "| system | published and confirmed /s | received and acknowledged /s |",
-        "|---|---|---|",
+        "|---|---:|---:|",
     ]
     lines += [
         f"| {figure.system} | {median(figure.published):,.0f} | {median(figure.worked_off):,.0f} |"
         for figure in figures.values()
     ]
-    ours = figures.get("Penstock")
-    others = [median(one.worked_off) for name, one in figures.items() if name in ("RabbitMQ", "NATS")]
+    ours = figures.get(Penstock.name)
+    flushing = (RabbitMq.name, Nats.name)
+    others = [median(one.worked_off) for name, one in figures.items() if name in flushing]
     if ours is not None and others:
         ratio = median(ours.worked_off) / max(others)
         lines += ["", f"Acknowledged, against the better of the two that flush: **{ratio:.1f} x**."]

@@ -69,7 +69,7 @@ class System(ABC):
 class Penstock(System):
     """Published by librdkafka, worked off by Penstock's own client."""
 
-    name = "Penstock"
+    name = "Penstock, its own client"
 
     def start(self) -> None:
         kafka, http = free_port(), free_port()
@@ -113,7 +113,7 @@ class Penstock(System):
 class ShareConsumer(Penstock):
     """The same, worked off by confluent-kafka's share consumer."""
 
-    name = "Penstock, confluent-kafka"
+    name = "Penstock, confluent-kafka's share consumer"
 
     def work_off(self, count: int) -> float:
         import confluent_kafka
@@ -135,7 +135,7 @@ class ShareConsumer(Penstock):
 class RabbitMq(System):
     """A quorum queue on one node, through aio-pika."""
 
-    name = "RabbitMQ"
+    name = "RabbitMQ, aio-pika"
 
     def start(self) -> None:
         server = shutil.which("rabbitmq-server") or "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -241,7 +241,7 @@ class RabbitMq(System):
 class Nats(System):
     """A JetStream work queue in files, through nats-py."""
 
-    name = "NATS"
+    name = "NATS, nats-py"
     sync = "always"
 
     def start(self) -> None:
