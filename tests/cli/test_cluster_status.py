@@ -49,7 +49,7 @@ LOST = msgspec.structs.replace(
     nodes=(node(1), node(2), node(3, "dead", fenced=True)),
     partitions=(),
     metadata=msgspec.structs.replace(HEALTHY.metadata, behind=(3,)),
-    troubles=("node 3 is dead and fenced", "metadata voters that do not keep up: 3 (of 3)"),
+    troubles=("node 3 is dead and fenced", "1 of 3 metadata voters does not keep up: node 3"),
 )
 BROKEN = msgspec.structs.replace(
     HEALTHY,
@@ -123,7 +123,7 @@ def test_check_counts_a_dead_node_that_has_no_partition(asked: Node, plain_cli: 
     assert result.exit_code == cluster_status.EXIT_UNHEALTHY
     assert "fenced, not connected, behind as a metadata voter" in result.stdout
     assert (
-        "not healthy: node 3 is dead and fenced; metadata voters that do not keep up: 3 (of 3)"
+        "not healthy: node 3 is dead and fenced; 1 of 3 metadata voters does not keep up: node 3"
         in result.stdout
     )
 

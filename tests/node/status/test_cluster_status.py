@@ -186,7 +186,7 @@ def test_voters_that_are_behind_are_a_problem_and_so_is_a_missing_controller() -
     harness = StatusHarness()
     harness.state = cluster_of(1, 2, 3)
     weak = msgspec.structs.replace(QUORUM, behind=(3,))
-    assert harness.troubles(weak) == ["metadata voters that do not keep up: 3 (of 3)"]
+    assert harness.troubles(weak) == ["1 of 3 metadata voters does not keep up: node 3"]
     headless = msgspec.structs.replace(QUORUM, leader=None)
     assert [said.split(":")[0] for said in harness.troubles(headless)] == ["there is no controller"]
 

@@ -54,6 +54,15 @@ def test_a_refusal_is_shown_at_its_field(open_page: OpenPage, http: httpx.Client
     expect(dialog).to_contain_text("exists")
 
 
+def test_a_name_that_is_too_long_is_refused_in_words(open_page: OpenPage) -> None:
+    page = open_page("topics")
+    page.get_by_role("button", name="Create a topic").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("x" * 250)
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog).to_contain_text("expected at most 249 characters")
+
+
 def test_a_config_is_changed_with_its_documentation_beside_it(
     open_page: OpenPage, admin: AdminClient, http: httpx.Client, unique: Unique, take_picture: TakePicture
 ) -> None:

@@ -329,8 +329,11 @@ def render_troubles(
         if node.registered and (word := _absence(node)):
             yield f"node {node.node_id} is {word}"
     if quorum.behind:
-        behind = ", ".join(map(str, quorum.behind))
-        yield f"metadata voters that do not keep up: {behind} (of {len(quorum.voters)})"
+        is_one, behind = len(quorum.behind) == 1, ", ".join(map(str, quorum.behind))
+        yield (
+            f"{len(quorum.behind)} of {len(quorum.voters)} metadata voters {'does' if is_one else 'do'} not keep up: "
+            f"{'node' if is_one else 'nodes'} {behind}"
+        )
     leaderless = sum(one.leader is None for one in partitions)
     if leaderless:
         yield f"partitions without a leader: {leaderless}"

@@ -84,6 +84,7 @@ _FIELDS = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "topic", ErrorCode.GROUP_ID_NOT
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _VAGUE = re.compile(r"^Invalid (enum )?value|matching regex")
+_LENGTH = re.compile(r"^Expected `str` of length ([<>])= (\d+)$")
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(.*)`")
 
 
@@ -166,6 +167,9 @@ def as_field_problem(trouble: Exception, wanted: Any) -> Problem:
     field = place.group(1) if place else ""
     if _VAGUE.search(said) and (expected := expected_of(wanted, field)):
         said = f"expected {expected}"
+    if length := _LENGTH.search(said):
+        most, number = length.group(1) == "<", length.group(2)
+        said = f"expected at {'most' if most else 'least'} {number} character{'' if number == '1' else 's'}"
     if named := _NAMED.search(said):
         field = f"{field}.{named.group(1)}" if field else named.group(1)
     return Problem(400, "invalid_field" if field else "invalid_body", said, field or None)
