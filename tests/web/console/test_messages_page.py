@@ -316,6 +316,33 @@ def test_a_message_is_published(
     assert message.headers() == [("source", b"console"), ("trace", b"a:b")]
 
 
+def test_values_that_are_empty_or_long_are_shown(
+    http: httpx.Client, unique: Unique, open_page: OpenPage
+) -> None:
+    name = unique("odd")
+    http.post("/v1/topics", json={"name": name}).raise_for_status()
+    marks = "Z" + "\u0301\u0300\u0302" * 50
+    records = [{"value": "y" * 200_000}, {"value": "", "key": ""}, {"value": marks * 9, "key": "k" * 300}]
+    wanted = {"encoding": "text", "records": records}
+    http.post(f"/v1/topics/{name}/records", json=wanted).raise_for_status()
+    page = open_page(f"topics/{name}/messages")
+    expect(rows(page)).to_have_count(3)
+    expect(rows(page).filter(has_text="empty").locator("i")).to_have_text(["empty", "empty"])
+    inside = "frame => frame.scrollWidth <= frame.clientWidth"
+    assert page.locator(".table-frame").evaluate(inside)
+    page.set_viewport_size({"width": 320, "height": 800})
+    assert page.locator(".table-frame").evaluate(inside)
+    rows(page).last.locator("td.value").scroll_into_view_if_needed()
+    assert page.locator(".table-frame").evaluate("frame => frame.scrollLeft") == 0
+    page.get_by_role("button", name="Open the message at offset 0 of partition 0").click()
+    shown = page.get_by_role("dialog").get_by_label("Value")
+    expect(page.get_by_role("button", name="Show more (134.5 KB are left)")).to_be_visible()
+    assert len(shown.text_content() or "") == 65536
+    page.get_by_role("button", name="Show more").click()
+    assert len(shown.text_content() or "") == 200_000
+    expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+
+
 def test_escape_asks_before_a_draft_is_lost(orders: str, open_page: OpenPage) -> None:
     page = open_page(f"topics/{orders}/messages")
     dialog = page.get_by_role("dialog")

@@ -152,7 +152,7 @@ export class DataTable extends HTMLElement {
     const made = new Map();
     const lines = rows.map((row) => {
       const key = this.rowKey(row);
-      const line = this.#made.get(key) ?? h("tr", {}, ...this.columns.map((column) => h("td", { class: cellClass(column) })));
+      const line = this.#made.get(key) ?? h("tr", {}, ...this.columns.map((column) => h("td", { class: cellClass(column), "data-title": column.title })));
       this.columns.forEach((column, at) => fillCell(line.cells[at], column.cell ? column.cell(row) : column.value(row)));
       made.set(key, line);
       return line;

@@ -4,8 +4,8 @@
  * @typedef {{name: string, label: string, type?: "text" | "number" | "password" | "textarea" | "select" | "checkbox"
  *   | "datetime-local" | "file", value?: string | number | boolean, help?: import("../lib/dom.js").Child,
  *   required?: boolean, placeholder?: string, options?: [string, string][], min?: number, max?: number, step?: string,
- *   autocomplete?: string, rows?: number, pattern?: string, onlyFor?: [string, string]}} Field
- *   `onlyFor`: another field and its value with which this one is asked for
+ *   autocomplete?: string, rows?: number, pattern?: string, onlyFor?: [string, string], mayBeEmpty?: boolean}} Field
+ *   `onlyFor`: another field and its value with which this one is asked for; `mayBeEmpty`: an empty text is a value, too
  */
 
 import { ApiError } from "../lib/api.js";
@@ -82,8 +82,9 @@ function fieldRow(field) {
   const id = uniqueId("field");
   const helpId = `${id}-help`;
   const input = inputOf(field, id, `${helpId} ${id}-error`);
-  const label = h("label", { for: id }, field.label, field.required ? null : h("span", { class: "optional" }, field.type === "checkbox" ? "" : " optional"));
   const isCheck = field.type === "checkbox";
+  const isChosen = isCheck || field.options?.every(([value]) => value); // there is always a value
+  const label = h("label", { for: id }, field.label, field.required || isChosen || field.mayBeEmpty ? null : h("span", { class: "optional" }, " optional"));
   return h(
     "div",
     { class: isCheck ? "field check" : "field" },

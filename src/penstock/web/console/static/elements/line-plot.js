@@ -87,8 +87,17 @@ export class LinePlot extends HTMLElement {
     this.#canvas.replaceChildren(...grid, ...lines, ...mark);
     this.#canvas.setAttribute("aria-label", this.summary());
     this.#scale.replaceChildren(h("span", {}, this.unit(this.largest)), h("span", {}, this.middle), h("span", {}, this.unit(0)));
-    this.#axis.replaceChildren(h("span", {}, timeOfDay(this.end - this.spanMs)), h("span", {}, this.#at === null ? "" : timeOfDay(this.#times[this.#at])), h("span", {}, timeOfDay(this.end)));
+    this.#axis.replaceChildren(h("span", {}, timeOfDay(this.end - this.spanMs)), ...this.cursor(), h("span", {}, timeOfDay(this.end)));
     this.drawLegend();
+  }
+
+  /** The time that is read, below its point. */
+  cursor() {
+    if (this.#at === null) return [];
+    const made = h("span", { class: "cursor" }, timeOfDay(this.#times[this.#at]));
+    const part = Math.min(0.95, Math.max(0.05, this.x(this.#times[this.#at]) / WIDTH));
+    made.style.left = `calc(3.75rem + (100% - 3.75rem) * ${part})`;
+    return [made];
   }
 
   drawLegend() {

@@ -14,6 +14,9 @@ const FORMATS = ["JSON", "Text", "Hex"];
 /** Of a key or a header that is opened. */
 const WHOLE = { characters: 10_000, bytes: 1024 };
 
+/** Of a value as text or bytes, before somebody asks for more: a browser lays out megabytes for seconds. */
+const SHOWN_BYTES = 64 * 1024;
+
 /** The address of a message. @param {string} topic @param {{partition: number, offset: number}} message */
 export function messageLink(topic, { partition, offset }) {
   return `${path`topics/${topic}/messages`}?start=offset&offset=${offset}&partition=${partition}&limit=1&show=message`;
@@ -33,8 +36,8 @@ function content(topic, message) {
   return [
     facts([
       ["Time", time(message.timestamp_ms)],
-      ["Key", message.key === null ? "none" : h("code", {}, message.key_decoded?.json ? marked(message.key_decoded.json) : readable(message.key, message.key_encoding, WHOLE))],
-      ["Size", message.value_bytes === null ? "no value" : bytes(message.value_bytes)],
+      ["Key", !message.key ? (message.key === null ? "none" : "empty") : h("code", {}, message.key_decoded?.json ? marked(message.key_decoded.json) : readable(message.key, message.key_encoding, WHOLE))],
+      ["Size", !message.value_bytes ? (message.value_bytes === null ? "no value" : "empty") : bytes(message.value_bytes)],
       ...schemaFacts("Schema of the key", message.key_decoded),
       ...schemaFacts("Schema", message.value_decoded),
     ]),
@@ -80,21 +83,28 @@ function valueOf(message) {
   const isDecoded = Boolean(message.value_decoded?.json);
   const isJson = isDecoded || (message.value_encoding === "text" && parsedJson(message.value) !== undefined);
   const shown = h("pre", { class: "payload", tabindex: 0, "aria-label": "Value" });
+  const more = h("div", { class: "actions" });
   const choices = h("div", { class: "choices", role: "group", "aria-label": "Format" });
-  const choose = (/** @type {string} */ format) => {
-    shown.textContent = marked(formatted(message, format));
+  const data = payloadBytes(message.value, message.value_encoding);
+  const choose = (/** @type {string} */ format, most = SHOWN_BYTES) => {
+    shown.textContent = marked(format === "JSON" ? jsonOf(message) : format === "Hex" ? hexDump(data.subarray(0, most)) : textOf(data.subarray(0, most)));
+    const left = format === "JSON" ? 0 : data.length - most;
+    fill(more, left > 0 ? button(`Show more (${bytes(left)} are left)`, () => choose(format, 4 * most)) : null);
     fill(choices, ...FORMATS.map((one) => h("button", { type: "button", "aria-pressed": String(one === format), disabled: one === "JSON" && !isJson, onclick: () => choose(one) }, one)));
   };
   choose(isJson ? "JSON" : message.value_encoding === "text" && isPrintable(message.value ?? "") ? "Text" : "Hex");
-  return h("div", { class: "stack" }, choices, shown);
+  return h("div", { class: "stack" }, choices, shown, more);
 }
 
-/** @param {Message} message @param {string} format */
-function formatted(message, format) {
-  if (message.value === null) return "";
-  if (format === "Hex") return hexDump(payloadBytes(message.value, message.value_encoding));
-  if (format === "JSON") return message.value_decoded?.truncated ? (valueText(message) ?? "") : indented(valueText(message) ?? "");
-  return new TextDecoder().decode(payloadBytes(message.value, message.value_encoding));
+/** @param {Message} message */
+function jsonOf(message) {
+  const text = valueText(message) ?? "";
+  return message.value_decoded?.truncated ? text : indented(text);
+}
+
+/** The last character may be cut. @param {Uint8Array} data */
+function textOf(data) {
+  return new TextDecoder().decode(data, { stream: true });
 }
 
 /** A long message was cut: here is all of it. @param {string} topic @param {Message} message @param {HTMLElement} body */

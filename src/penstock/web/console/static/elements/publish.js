@@ -16,7 +16,7 @@ export function publishDialog(topic, partitions, done, first = {}) {
   formDialog(`Publish to ${topic}`, {
     wide: true,
     fields: [
-      { name: "value", label: "Value", type: "textarea", rows: 6, value: first.value ?? "" },
+      { name: "value", label: "Value", type: "textarea", rows: 6, value: first.value ?? "", mayBeEmpty: true },
       { name: "encoding", label: "Format", type: "select", options: [["json", "JSON"], ["text", "Text"], ["base64", "Bytes (base64)"], ["none", "No value"]], help: "No value: a deletion in a compacted topic." },
       { name: "many", label: "One message for each line", type: "checkbox", help: "All with the same key and headers." },
       { name: "key", label: "Key", value: first.key ?? "" },

@@ -93,7 +93,7 @@ function fillTopics(choice, partitions, current) {
 
 /** @param {Report} report */
 function troublesOf(report) {
-  if (!report.troubles.length) return h("p", { class: "all-well" }, badge("healthy", "good"), report.alone ? " One node, which is the whole cluster." : " Any one node may fail.");
+  if (!report.troubles.length) return h("p", { class: "all-well" }, badge("healthy", "good"), report.alone ? " One node, which is the whole cluster." : " One node can fail without loss.");
   return h("div", { class: "alarms", role: "alert" }, h("ul", {}, ...report.troubles.map((text) => h("li", {}, badge("alarm", "bad"), ` ${text}`))));
 }
 

@@ -107,7 +107,7 @@ class MessagesPage {
     start.input.addEventListener("change", when);
     when();
     const filters = [key, value, header, header_value, field, field_value];
-    const more = h("details", { class: "filters", open: filters.some((one) => one.input.value) }, h("summary", {}, "Filter"), h("div", { class: "inline-fields" }, ...filters.map((one) => one.row)));
+    const more = h("details", { class: "filters", open: filters.some((one) => one.input.value) }, h("summary", {}, "Filter"), h("div", { class: "inline-fields" }, ...filters.map((one) => one.row)), h("p", { class: "note" }, "Texts are compared as they are stored: JSON with K\\u00f6ln is found by K\\u00f6ln, and not by Köln."));
     const form = h(
       "form",
       { class: "browse-form card" },
@@ -371,6 +371,7 @@ function messageTable(page) {
       filterable: false,
       descending: true,
       rowKey,
+      className: "stacked",
       tie: (one, other) => one.partition - other.partition || one.offset - other.offset,
       columns: columnsOf(page.topic, []),
       empty: () => emptyState("No messages to show", "Change where to start or the filter, or publish a message."),
@@ -395,13 +396,13 @@ function columnsOf(topic, fields) {
 
 /** @param {Message} one */
 function keyCell(one) {
-  if (one.key === null) return "–";
+  if (!one.key) return one.key === null ? "–" : h("i", {}, "empty");
   return one.key_decoded?.json ? readable(one.key_decoded.json, "text") : readable(one.key, one.key_encoding);
 }
 
 /** @param {Message} one */
 function valueCell(one) {
-  if (one.value === null) return h("i", {}, "no value");
+  if (!one.value) return h("i", {}, one.value === null ? "no value" : "empty");
   const decoded = one.value_decoded;
   if (decoded?.problem) return [h("i", {}, `not decoded: ${decoded.problem}`)];
   return h("code", {}, decoded?.json ? readable(decoded.json, "text") : readable(one.value, one.value_encoding));

@@ -6,7 +6,7 @@ import { badge, button, emptyState, pageHead, tabs, tile } from "../elements/par
 import { toast } from "../elements/toast.js";
 import { ApiError, get, patch, path, post, remove, segment } from "../lib/api.js";
 import { h, show as fill } from "../lib/dom.js";
-import { bytes, count, plural } from "../lib/format.js";
+import { bytes, count, duration, plural } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { permissions } from "../lib/permissions.js";
 import { link, navigate } from "../lib/router.js";
@@ -148,13 +148,18 @@ async function showConfigs(view, name, body, may) {
     rowKey: (row) => row.name,
     columns: [
       { title: "Name", value: (row) => row.name, class: "key" },
-      { title: "Value", value: (row) => row.value, cell: (row) => [h("code", {}, row.value === "" ? "(empty)" : row.value), " ", row.inherited ? null : badge("set here", "plain")] },
+      { title: "Value", value: (row) => row.value, cell: (row) => [h("code", {}, row.value === "" ? "(empty)" : row.value), " ", inWords(row), row.inherited ? null : badge("set here", "plain")] },
       { title: "What it does", value: (row) => row.doc, class: "prose" },
       { title: "", value: () => "", unsorted: true, cell: (row) => may("alter_configs") && button("Change", () => changeConfig(view, name, row), { "aria-label": `Change ${row.name}` }) },
     ],
   });
   table.rows = own.map((/** @type {any} */ one) => ({ ...one, ...topic.configs[one.name] }));
   body.append(table);
+}
+
+/** A long time as people say it. @param {{name: string, value: string}} config */
+function inWords({ name, value }) {
+  return name.endsWith(".ms") && Number(value) >= 1000 && Number(value) < 1e14 ? h("span", { class: "note" }, `${duration(Number(value))} `) : null;
 }
 
 /** @param {View} view @param {string} name @param {any} config */
