@@ -234,7 +234,18 @@ def test_a_clique_is_listed_and_described(
     assert 0 < first["lease_left_ms"] <= first["lease_ms"]
     [described] = facts["streams"]
     assert (described["stream"], described["undone"], described["leased"]) == (stream, 7, 3)
-    assert (described["dead_letter_topic"], described["dead_letters"]) == (f"{stream}.dlq", None)
+    assert (described["dead_letter_topic"], described["dead_letters"]) == (f"{stream}.dlq", 0)
+
+
+def test_messages_wait_before_a_worker_has_asked_for_them(
+    http: httpx.Client, clique: str, stream: str
+) -> None:
+    one = CliqueMember(http, clique, "one", stream).join()
+    settled(one)
+    publish_keys(http, stream, *one.keys(3))
+    [described] = http.get(f"/v1/cliques/{clique}").json()["streams"]
+    assert (described["undone"], described["available"]) == (3, 3)
+    assert (described["leased"], described["deferred"]) == (0, 0)
 
 
 def test_handovers_under_way_are_shown(http: httpx.Client, clique: str, stream: str) -> None:

@@ -83,12 +83,17 @@ def test_a_subscription_whose_name_is_html_is_shown_as_text(
 
 
 def test_a_clique_shows_the_shares_of_its_workers_and_handovers(
-    http: httpx.Client, topic: str, unique: Unique, open_page: OpenPage, take_picture: TakePicture
+    broker: Broker,
+    http: httpx.Client,
+    topic: str,
+    unique: Unique,
+    open_page: OpenPage,
+    take_picture: TakePicture,
 ) -> None:
     name = unique("pricing")
     one, two = (CliqueMember(http, name, worker, topic).join() for worker in ("ada", "ben"))
     settled(one, two)
-    publish_keys(http, topic, *one.keys(3))
+    publish_keys(http, topic, *one.keys(7), *two.keys(4))
     page = open_page("cliques")
     expect(page.locator("tr", has_text=name)).to_contain_text("2")
     page.get_by_role("link", name=name).click()
@@ -96,10 +101,16 @@ def test_a_clique_shows_the_shares_of_its_workers_and_handovers(
     rows = page.get_by_role("region", name="Workers").locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(page.get_by_role("region", name="Streams").locator("tbody tr")).to_have_count(1)
-    take_picture(page, "clique")
-    three = CliqueMember(http, name, "cyd", topic).join()
-    waiting = page.locator(".tile", has_text="Being handed over").locator(".value")
-    expect(waiting).not_to_have_text("0")
+    with one.working(broker.http_url) as ada, two.working(broker.http_url) as ben:
+        ada.jobs(7)
+        ben.jobs(4)
+        three = CliqueMember(http, name, "cyd", topic).join()
+        waiting = page.locator(".tile", has_text="Being handed over").locator(".value")
+        expect(waiting).not_to_have_text("0")
+        expect(rows).to_have_count(3)
+        flying = page.locator(".tile", has_text="In flight").locator(".value")
+        expect(flying).not_to_have_text("0")
+        take_picture(page, "clique")
     settled(one, two, three)
     expect(waiting).to_have_text("0")
     expect(rows).to_have_count(3)

@@ -103,9 +103,9 @@ class CliqueMemberFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CliqueStreamFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of a stream by state, as of a queue; null while a leader does not answer. `dead_letters` counts the
-    records of the dead-letter topic, also those of other queues on the stream; null if the caller
-    sees no such topic."""
+    """The messages of a stream by state, as of a queue; null while a leader does not answer. Before a worker has asked
+    for messages, all that the topic has are available. `dead_letters` counts the records of the dead-letter topic, also
+    those of other queues on the stream; null if the caller may not see that topic."""
 
     stream: str
     partitions: int

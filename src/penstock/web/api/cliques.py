@@ -120,16 +120,20 @@ class Cliques:
         found = []
         for name in sorted(visible):
             mine = [row for row in rows if row.topic == name]
+            # No worker has asked for its messages yet: all of them wait.
+            has_begun = bool(mine) or config.auto_offset_reset != "earliest"
+            waiting = None if has_begun else await self._count(caller, name)
+            none = None if waiting is None else 0
             letters = config.dead_letter_topic_of(name)
             topic = self._node.metadata.state.topics.get(name)
             found.append(
                 CliqueStreamFacts(
                     stream=name,
                     partitions=topic.partitions if topic is not None else 0,
-                    undone=_sum(row.undone for row in mine),
-                    available=_sum(row.available for row in mine),
-                    leased=_sum(row.leased for row in mine),
-                    deferred=_sum(row.deferred for row in mine),
+                    undone=_sum(row.undone for row in mine) if has_begun else waiting,
+                    available=_sum(row.available for row in mine) if has_begun else waiting,
+                    leased=_sum(row.leased for row in mine) if has_begun else none,
+                    deferred=_sum(row.deferred for row in mine) if has_begun else none,
                     dead_letter_topic=letters,
                     dead_letters=await self._count(caller, letters),
                 )
@@ -137,12 +141,13 @@ class Cliques:
         return found
 
     async def _count(self, caller: Caller, name: str) -> int | None:
-        """The records of a topic; None if the caller sees no such topic, or a leader does not answer."""
+        """The records of a topic, none if it does not exist; None if the caller may not see it, or a leader does not
+        answer."""
         if not self._node.resources.visible(caller, ResourceType.TOPIC, (name,)):
             return None
         topic = self._node.metadata.state.topics.get(name)
         if topic is None:
-            return None
+            return 0
         client, partitions = InnerClient(self._node, caller), range(topic.partitions)
         try:
             starts = await get_offsets(client, name, partitions, EARLIEST)
