@@ -87,7 +87,7 @@ def test_queues_that_do_not_move_are_named_and_nothing_is_green_while_the_node_i
 def test_a_page_that_does_not_exist_leads_back_to_its_list(open_page: OpenPage) -> None:
     page = open_page("topics/nothing")
     expect(page.get_by_role("heading", name="nothing")).to_be_visible()
-    expect(page.get_by_role("alert")).to_contain_text("there is no topic 'nothing'")
+    expect(page.get_by_role("alert")).to_contain_text("There is no topic 'nothing'")
     expect(page.get_by_role("alert")).not_to_contain_text("/v1/")
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     expect(page.get_by_label("You are here").get_by_role("link", name="Topics")).to_be_visible()

@@ -86,7 +86,7 @@ export function explain(trouble) {
     429: "Too many requests",
     503: "Not now",
   });
-  return { title: titles[trouble.status] ?? "The node has refused this", message: trouble.message.replace(ROUTE, "") };
+  return { title: titles[trouble.status] ?? "The node has refused this", message: trouble.message.replace(ROUTE, "").replace(/^there /, "There ") };
 }
 
 /**

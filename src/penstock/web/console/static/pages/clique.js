@@ -42,7 +42,7 @@ export async function show(view) {
     members.rows = found.members.map((/** @type {Member} */ one, /** @type {number} */ at) => ({ ...one, at }));
     streams.rows = found.streams;
   });
-  view.root.append(pageHead(name, { trail: [link("cliques", "Cliques")] }), tiles, section("Who owns which share of the keys", shares), section("Workers", members), section("Streams", streams));
+  view.root.append(pageHead(name, { trail: [link("cliques", "Cliques")] }), tiles, section("Shares of the keys", shares), section("Workers", members), section("Streams", streams));
 }
 
 /** The slots as one bar: a part for each worker, hatched where slots are leaving it. @param {Member[]} members @param {number} slots */
@@ -114,7 +114,7 @@ function streamTable() {
         { title: "Waiting", value: (one) => one.available, cell: (one) => count(one.available), numeric: true },
         { title: "In flight", value: (one) => one.leased, cell: (one) => count(one.leased), numeric: true },
         { title: "Delayed", value: (one) => one.deferred, cell: (one) => count(one.deferred), numeric: true },
-        { title: "Dead letters", value: (one) => one.dead_letters, cell: (one) => (one.dead_letters === null ? "–" : link(path`topics/${one.dead_letter_topic}`, count(one.dead_letters))), numeric: true },
+        { title: "Dead letters", value: (one) => one.dead_letters, cell: (one) => (one.dead_letters ? link(path`topics/${one.dead_letter_topic}`, count(one.dead_letters)) : count(one.dead_letters)), numeric: true },
       ],
     }),
   );

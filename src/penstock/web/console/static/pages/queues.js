@@ -33,7 +33,7 @@ export async function show(view) {
       { title: "Delayed", value: (queue) => queue.deferred, cell: (queue) => count(queue.deferred), numeric: true },
       { title: "Dead letters", value: (queue) => queue.dead_letters, cell: (queue) => (queue.dead_letters ? link(`${path`queues/${queue.queue}`}?part=dead`, count(queue.dead_letters)) : count(queue.dead_letters)), numeric: true },
       { title: "Consumers", value: (queue) => queue.consumers, cell: (queue) => count(queue.consumers), numeric: true },
-      { title: "Done per second", value: (queue) => queue.rate, cell: (queue) => rate(queue.rate), numeric: true },
+      { title: "Done/s", value: (queue) => queue.rate, cell: (queue) => rate(queue.rate), numeric: true },
     ],
   });
   await live(view, REFRESH_MS, async () => {
