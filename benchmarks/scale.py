@@ -208,7 +208,8 @@ def queues(count: int) -> Row:
 
 
 def receive(http: httpx.Client, queue: int) -> None:
-    got = http.post(f"queues/queue-{queue}/receive", json={"max": 1}).raise_for_status()
+    got = http.post(f"queues/queue-{queue}/receive", json={"max": 1})
+    assert got.is_success, got.text
     assert got.json()["jobs"], f"queue-{queue} has no messages"
 
 

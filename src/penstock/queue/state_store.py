@@ -82,13 +82,12 @@ class QueueStateStore:
 
     def start_offsets(self, group_id: str | None) -> list[tuple[QueueKey, int]]:
         """Where the queues of a group, or of all groups (None), start: everything before is done."""
-        return [
-            (queue, head.start_offset) for queue, head in self._heads() if group_id in (None, queue.group_id)
-        ]
+        return [(queue, head.start_offset) for queue, head in self._heads(group_id)]
 
-    def _heads(self) -> Iterator[tuple[QueueKey, Head]]:
+    def _heads(self, group_id: str | None = None) -> Iterator[tuple[QueueKey, Head]]:
+        """Consumers ask for one group with every receive: the heads of thousands of others are not decoded for it."""
         for queue, parts in self._queues.items():
-            if HEAD_SUFFIX in parts:
+            if group_id in (None, queue.group_id) and HEAD_SUFFIX in parts:
                 yield queue, decode_head(parts[HEAD_SUFFIX])
 
     def parts(self, queue: QueueKey) -> dict[bytes, bytes]:
