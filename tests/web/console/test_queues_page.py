@@ -32,7 +32,7 @@ def emails(broker: Broker, http: httpx.Client, unique: Unique) -> str:
 
 
 def receive(http: httpx.Client, queue: str, most: int) -> list[dict[str, Any]]:
-    body = {"max": most, "wait_ms": 30_000}
+    body = {"max": most, "wait_ms": 30_000, "consumer": "mailer"}
     jobs: list[dict[str, Any]] = []
     while len(jobs) < most:
         jobs += http.post(f"/v1/queues/{queue}/receive", json=body).raise_for_status().json()["jobs"]

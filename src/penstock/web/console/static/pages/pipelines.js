@@ -24,9 +24,9 @@ const MAX_READERS = 50;
 const PLOTTED = 3;
 const WINDOW_MS = 60_000;
 /** So many tell where the lag goes. */
-const FORECAST_LOOKS = 3;
+const FORECAST_LOOKS = 4;
 /** A change of the lag by less than this part is none. */
-const NOISE = 0.05;
+const NOISE = 0.1;
 
 /**
  * @typedef {{group: string, topics: string[], committed: number, lag: number, rate: number | null, moved: number | null,

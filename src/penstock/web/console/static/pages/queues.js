@@ -31,7 +31,7 @@ export async function show(view) {
       { title: "Ready", value: (queue) => queue.available, cell: (queue) => count(queue.available), numeric: true },
       { title: "Leased", value: (queue) => queue.leased, cell: (queue) => count(queue.leased), numeric: true },
       { title: "Delayed", value: (queue) => queue.deferred, cell: (queue) => count(queue.deferred), numeric: true },
-      { title: "Dead letters", value: (queue) => queue.dead_letters, cell: (queue) => (queue.dead_letters ? link(`${path`queues/${queue.queue}`}?part=dead`, count(queue.dead_letters)) : count(queue.dead_letters)), numeric: true },
+      { title: "Dead", value: (queue) => queue.dead_letters, cell: (queue) => (queue.dead_letters ? link(`${path`queues/${queue.queue}`}?part=dead`, count(queue.dead_letters)) : count(queue.dead_letters)), numeric: true },
       { title: "Consumers", value: (queue) => queue.consumers, cell: (queue) => count(queue.consumers), numeric: true },
       { title: "Done/s", value: (queue) => queue.rate, cell: (queue) => rate(queue.rate), numeric: true },
     ],
