@@ -85,12 +85,12 @@ def test_a_subscription_whose_name_is_html_is_shown_as_text(
 def test_a_clique_shows_the_shares_of_its_workers_and_handovers(
     broker: Broker,
     http: httpx.Client,
-    topic: str,
     unique: Unique,
     open_page: OpenPage,
     take_picture: TakePicture,
 ) -> None:
-    name = unique("pricing")
+    name, topic = unique("pricing"), unique("prices")
+    create(broker.bootstrap_servers, topic, partitions=2)
     one, two = (CliqueMember(http, name, worker, topic).join() for worker in ("ada", "ben"))
     settled(one, two)
     publish_keys(http, topic, *one.keys(7), *two.keys(4))
