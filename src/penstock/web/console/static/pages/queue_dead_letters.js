@@ -120,7 +120,7 @@ function edit(view, name, letter) {
   formDialog("Edit and send back", {
     wide: true,
     fields: [
-      { name: "value", label: "Value", type: "textarea", rows: 12, value: letter.value ?? "", help: base64(letter.value_encoding) || null },
+      { name: "value", label: "Value", type: "textarea", rows: 12, value: letter.value ?? "", mayBeEmpty: true, help: base64(letter.value_encoding) || null },
       { name: "key", label: "Key", value: letter.key ?? "", help: `Empty: no key. A new key may lead to another partition.${base64(letter.key_encoding)}` },
       { name: "headers", label: "Headers", type: "textarea", rows: 3, value: headers, placeholder: "name: value", help: `One in each line.${others.length ? ` Not text, so they stay as they are: ${others.map((/** @type {any} */ one) => one.name).join(", ")}.` : ""}` },
     ],
