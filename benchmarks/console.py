@@ -38,6 +38,7 @@ PATIENCE_S = 60
 SETTLE_S = 10
 """A node that has just created a thousand topics still flushes and compacts."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
 PAGES = {
     "Overview": ("", ".tile .value"),
     "Topics": ("topics", "tbody tr"),
@@ -196,7 +197,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def measure(topics: int, groups: int, runs: int, seconds: float) -> Report:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         raise SystemExit("there is no chromium: apt-get install chromium")
     with serving(topics, groups) as (process, url), sync_playwright() as playwright:
