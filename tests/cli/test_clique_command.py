@@ -52,7 +52,7 @@ def test_status_shows_shares_and_messages_in_flight(
     assert worker_row[1:2] + worker_row[3:6] == ["member", "2,048", "50.0%", "0"]
     assert worker_row[-1] == f"{stream} 3"
     assert other_row[-1] == "-"
-    assert stream_row == [stream, "1", "3", "0", "3", "0", "-"]
+    assert stream_row == [stream, "1", "3", "0", "3", "0", "0"]
     assert [(row["worker"], row["slots"], row["in_flight"]) for row in facts["members"]] == [
         ("one", 2048, {stream: 3}),
         ("two", 2048, {}),

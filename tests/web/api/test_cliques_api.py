@@ -141,7 +141,7 @@ def test_names_that_the_client_refuses_are_refused_with_their_field(
         assert refused.status_code == 400, refused.text
         error = refused.json()["error"]
         assert error["field"] == field
-        expected = "1 to 200 of a-z" if len(name) <= NAME_CHARS_MAX else "length <= 200"
+        expected = "1 to 200 of a-z" if len(name) <= NAME_CHARS_MAX else "at most 200 characters"
         assert expected in error["message"]
     assert http.get(f"/v1/queues/{name}").status_code in (400, 404), "no queue was created"
 
