@@ -102,7 +102,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     worst: float
     latencies: list[LatencyResult]
     flushes: Latency
-    """Of the disk alone."""
+    """Flushes of the disk alone."""
     start_seconds: list[float]
     idle_bytes: list[int]
     scaling: list[ScalingResult]

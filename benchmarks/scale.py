@@ -1,4 +1,4 @@
-"""What it costs a node to have more of something: `make bench-scale`.
+"""The cost of more partitions, connections, groups, queues, data and larger messages: `make bench-scale`.
 
     partitions     1 to 10,000 on one node, each with a record
     connections    1 to 10,000 that are open and send nothing

@@ -4,7 +4,7 @@ Every SAMPLE_MS the node stores one Sample, RING_SAMPLES of them: a quarter of a
 sample copies counters and adds up offsets, a microsecond for each partition. All nodes sample at the same moments of
 the wall clock, so that the samples of a cluster can be added up.
 
-Of each topic only the newest figures are kept: thousands of topics would make the ring large.
+The node keeps only the newest figures of each topic: thousands of topics would make the ring large.
 
 Only nodes with an HTTP port sample: there is no other way to ask for samples. Rates are computed from two neighbours:
 `bytes_in`, `bytes_out`, `messages` and `requests` count since the node started, or began to lead.

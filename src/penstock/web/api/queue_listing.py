@@ -56,6 +56,6 @@ def _summary(queue: str, descriptions: Sequence[QueueDescription], consumers: in
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """Of the known numbers; None if none is known."""
+    """The sum of the known numbers; None if none is known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
