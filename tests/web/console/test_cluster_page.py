@@ -164,7 +164,7 @@ def test_a_node_that_is_decommissioned_loses_its_replicas(
     """The last test of this cluster: the node leaves."""
     target = write_heavy(trio, node)
     page = open_cluster(open_page, trio)
-    with trio.held_back(target, after_bytes=5_000_000):  # also frames that are sent twice
+    with trio.held_back(target, after_bytes=500_000):
         decommission(page, 3)
         expect(page.get_by_text("Node 3 is leaving.")).to_be_visible()
         move = page.locator("tr", has_text="heavy")
