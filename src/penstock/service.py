@@ -17,8 +17,8 @@ from penstock.late_loading import LOADING
 from penstock.log import DataFolder, Disk
 from penstock.node import Node
 from penstock.node.calls import BROKER
-from penstock.node.clock import Clock, SystemClock
-from penstock.node.loop_watchdog import LoopWatchdog
+from penstock.node.scheduling.clock import Clock, SystemClock
+from penstock.node.scheduling.loop_watchdog import LoopWatchdog
 from penstock.types import NO_EVENTS, EventSink
 from penstock.version import VERSION
 

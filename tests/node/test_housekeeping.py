@@ -12,7 +12,7 @@ from penstock.config import NodeConfig
 from penstock.node import Node, Partition
 from penstock.node import housekeeping as housekeeping_room
 from penstock.node.housekeeping import RETENTION_GRACE_MS, Housekeeping
-from penstock.node.workers import Workers
+from penstock.node.scheduling.workers import Workers
 from penstock.types import Offset
 
 NOW_MS = 1_700_000_000_000

@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 
 from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.log.scrub import SCRUB_BYTES
-from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
 from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
-from penstock.node.workers import Workers
+from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.workers import Workers
 from penstock.types import Offset
 
 log = logging.getLogger("penstock.node")

@@ -18,7 +18,6 @@ from penstock.config import NodeConfig
 from penstock.late_loading import late
 from penstock.node.access import Access
 from penstock.node.calls import Calls
-from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
@@ -28,6 +27,7 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
+from penstock.node.scheduling.clock import Clock
 from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.types import EventSink, NodeId
 

@@ -24,18 +24,18 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.late_loading import late
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
-from penstock.node import descriptors, frame_kinds
+from penstock.node import frame_kinds
 from penstock.node.access import Access, Quotas
 from penstock.node.calls import Calls, Changes, Directory
-from penstock.node.clock import Clock, SystemClock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.fetch_sessions import FetchSessions
 from penstock.node.housekeeping import Housekeeping
 from penstock.node.late_parts import LatePart, LateParts
+from penstock.node.limits import descriptors
+from penstock.node.limits.memory import MemoryBudget
 from penstock.node.membership.entry import Admission, Entry
-from penstock.node.memory import MemoryBudget
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
@@ -49,10 +49,11 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.recovery import PartitionRecovery
 from penstock.node.replication.storage import Storage
 from penstock.node.resources import Resources
+from penstock.node.scheduling.clock import Clock, SystemClock
+from penstock.node.scheduling.threads import JobThread, SystemThread
 from penstock.node.status.audit import Audit
 from penstock.node.status.elections import Elections
 from penstock.node.status.samples import Samples
-from penstock.node.threads import JobThread, SystemThread
 from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.types import NO_EVENTS, EventSink, NodeId
 

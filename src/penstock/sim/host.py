@@ -12,12 +12,12 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, Pr
 from penstock.log import DataFolder, Disk, Log
 from penstock.log.layout import CLEANED_SUFFIX, SWAP_SUFFIX
 from penstock.node import Node, frame_kinds
-from penstock.node.clock import Clock
 from penstock.node.membership.links import Links
 from penstock.node.peers import PeerHello, TransportEvents
 from penstock.node.replication.multi_raft import unpack
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.raft_driver import RaftDriver
+from penstock.node.scheduling.clock import Clock
 from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
 from penstock.raft.beats import as_named
 from penstock.sim.clients import Answer

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import KafkaError
 from penstock.node import Node
-from penstock.node.shared_work import SharedWork
+from penstock.node.scheduling.shared_work import SharedWork
 from penstock.types import Operation
 from penstock.web.api.paths import OperationRoutes
 from penstock.web.api.problems import Problem, as_problem

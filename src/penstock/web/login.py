@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from penstock.node import Node
-from penstock.node.limited_log import LimitedLog
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.security.errors import AuthenticationError
 from penstock.security.exchange import Accepted
 from penstock.security.tokens import is_api_token, parse_token

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from penstock.node import Node, descriptors
-from penstock.node.limited_log import LimitedLog
+from penstock.node import Node
+from penstock.node.limits import descriptors
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.web import websocket_protocol
 from penstock.web.app import WebApp
 from penstock.web.http_protocol import BoundedProtocol

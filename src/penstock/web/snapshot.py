@@ -15,11 +15,11 @@ from penstock.node import Node
 from penstock.node.cliques import CliqueFigures
 from penstock.node.coordination.group_manager import GroupSummary
 from penstock.node.coordination.undone_retention import HeldBack
-from penstock.node.memory import MemoryBudget
+from penstock.node.limits.memory import MemoryBudget
 from penstock.node.metrics import NodeMetrics
 from penstock.node.queues.stats import QueueFigures
 from penstock.node.replication.partition import Partition
-from penstock.node.slices import in_slices
+from penstock.node.scheduling.slices import in_slices
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
 from penstock.node.transactions.figures import TransactionFigures

@@ -12,7 +12,7 @@ from penstock.cli.bench.push_runner import PushShape, broker_flags
 from penstock.cli.problem import Problem
 from penstock.client import Client
 from penstock.config import Limits
-from penstock.node import descriptors
+from penstock.node.limits import descriptors
 from tests.cli.conftest import Cli, succeeded
 
 

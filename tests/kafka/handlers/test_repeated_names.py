@@ -28,7 +28,7 @@ from penstock.kafka.wire.messages import (
     offset_fetch,
 )
 from penstock.kafka.wire.schema import ARRAY
-from penstock.node.memory import MemoryBudget, Reservation, unlimited
+from penstock.node.limits.memory import MemoryBudget, Reservation, unlimited
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask
 from tests.kafka.server.test_limits import create

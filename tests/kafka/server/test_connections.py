@@ -15,7 +15,7 @@ from penstock.kafka.server.connection import TURN_SECONDS, Connection
 from penstock.kafka.wire import ApiKey, RequestHeader, encode_request, join
 from penstock.kafka.wire.messages.metadata import MetadataRequest
 from penstock.kafka.wire.messages.produce import ProduceRequest
-from penstock.node.memory import MemoryBudget, Reservation
+from penstock.node.limits.memory import MemoryBudget, Reservation
 from penstock.types import Caller
 from tests.kafka.raw import RawClient
 

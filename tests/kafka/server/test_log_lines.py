@@ -7,7 +7,7 @@ import pytest
 from penstock import Broker
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import FetchRequest
-from penstock.node.limited_log import MOST_SUBJECTS, QUIET_SECONDS, LimitedLog
+from penstock.node.limits.limited_log import MOST_SUBJECTS, QUIET_SECONDS, LimitedLog
 from tests.kafka.raw import RawClient
 
 BAD_CONNECTIONS = 50

@@ -27,7 +27,7 @@ from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, Fet
 from penstock.kafka.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.node import node as node_module
 from penstock.node.frames import SCRATCH_SIZE
-from penstock.node.memory import MemoryBudget
+from penstock.node.limits.memory import MemoryBudget
 from tests.kafka import requests
 from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 

@@ -15,7 +15,7 @@ from penstock.node import Node
 from penstock.node.metadata.local_replicas import STEPS_PER_SLICE, LocalReplicas
 from penstock.node.parts import TopicChanges
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.node.workers import Workers
+from penstock.node.scheduling.workers import Workers
 from penstock.raft import GroupConfig
 from penstock.types import GroupId, Replica, TopicPartition
 from tests.cluster.clusters import apply, assign, cluster_of, finish, group, replica

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.errors import StorageError
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
-from penstock.node.threads import Job
+from penstock.node.scheduling.threads import Job
 
 
 class HandThread:

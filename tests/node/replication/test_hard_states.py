@@ -12,7 +12,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.votes import VoteStore
 from penstock.node.replication import hard_states
 from penstock.node.replication.hard_states import HardStates
-from penstock.node.threads import Job
+from penstock.node.scheduling.threads import Job
 from penstock.raft import HardState
 from penstock.types import GroupId, NodeId, Replica
 

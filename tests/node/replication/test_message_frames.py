@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation
-from penstock.node.clock import SystemClock
 from penstock.node.membership.no_network import NoNetwork
 from penstock.node.peers.transport import Body
 from penstock.node.replication.hard_states import HardStates
 from penstock.node.replication.multi_raft import FRAME_MESSAGES, MultiRaft, Posted, pack, unpack
+from penstock.node.scheduling.clock import SystemClock
 from penstock.raft import (
     Append,
     AppendReply,

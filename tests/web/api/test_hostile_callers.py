@@ -16,7 +16,7 @@ import pytest
 from penstock import Broker
 from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.memory import MemoryBudget
+from penstock.node.limits.memory import MemoryBudget
 from penstock.web.api import bodies, routing
 from penstock.web.api.bodies import reserve
 from penstock.web.api.problems import Problem

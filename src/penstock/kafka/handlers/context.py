@@ -10,7 +10,7 @@ from penstock.cluster import ClusterState, Topic
 from penstock.kafka.handlers.names import Names
 from penstock.kafka.handlers.results import Results
 from penstock.node import Node, Partition
-from penstock.node.memory import Reservation, unlimited
+from penstock.node.limits.memory import Reservation, unlimited
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
 
 if TYPE_CHECKING:

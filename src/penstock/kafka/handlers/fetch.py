@@ -22,7 +22,7 @@ from penstock.kafka.wire.messages.fetch import (
 )
 from penstock.node import FetchWaiter, Partition
 from penstock.node.fetch_sessions import NO_SESSION, OPENING_EPOCH, FetchRow, FetchSession, Told
-from penstock.node.limited_log import LimitedLog
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.types import Isolation, Offset
 
 log = logging.getLogger("penstock.kafka")

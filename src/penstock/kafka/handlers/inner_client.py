@@ -23,7 +23,7 @@ from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.methods import Method
-from penstock.node.memory import UNLIMITED_BYTES, MemoryBudget, Reservation
+from penstock.node.limits.memory import UNLIMITED_BYTES, MemoryBudget, Reservation
 from penstock.types import Caller, GroupId, NodeId, Operation
 
 M = TypeVar("M", bound=Message)

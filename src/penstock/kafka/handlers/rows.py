@@ -15,7 +15,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.names import Names
 from penstock.kafka.wire import Message, RequestHeader, TooManyElements, decode_request, encode_response
 from penstock.kafka.wire.schema import ARRAY, Buffer
-from penstock.node.memory import Reservation
+from penstock.node.limits.memory import Reservation
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")

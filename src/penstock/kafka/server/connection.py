@@ -37,7 +37,7 @@ from penstock.kafka.handlers.registry import BEFORE_LOGIN
 from penstock.kafka.handlers.rows import encode_off_loop
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header, encode_response
 from penstock.node.frames import FrameReader
-from penstock.node.memory import Reservation
+from penstock.node.limits.memory import Reservation
 from penstock.security.exchange import Accepted
 from penstock.types import ANONYMOUS, ANONYMOUS_PRINCIPAL, Caller
 

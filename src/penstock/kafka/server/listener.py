@@ -26,11 +26,12 @@ from penstock.kafka.wire import (
     decode_request,
     encode_response,
 )
-from penstock.node import Node, descriptors
+from penstock.node import Node
 from penstock.node.calls import CONTROLLER, methods
 from penstock.node.frames import SCRATCH_SIZE
-from penstock.node.limited_log import LimitedLog
-from penstock.node.memory import Reservation, Turn
+from penstock.node.limits import descriptors
+from penstock.node.limits.limited_log import LimitedLog
+from penstock.node.limits.memory import Reservation, Turn
 from penstock.types import Caller
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from penstock.config import Limits, NodeConfig
 from penstock.node.calls import Calls
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.cliques.tables import CliqueTables
-from penstock.node.clock import Clock
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
@@ -17,6 +16,7 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
 from penstock.node.queues.manager import QueueManager
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.ring import CliqueLimits
 from penstock.ring.clique_changes import CliqueCounters
 from penstock.ring.coordinator import CliqueCoordinator

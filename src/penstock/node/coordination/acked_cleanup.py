@@ -10,11 +10,11 @@ import asyncio
 import logging
 
 from penstock.errors import CorruptLog, PenstockError
-from penstock.node.clock import Clock
 from penstock.node.coordination.consumer_progress import PARTITIONS_PER_TURN, ConsumerProgress
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.node.workers import Workers
+from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.workers import Workers
 from penstock.queue.acked import Poll, Progress, acked_before
 from penstock.types import Offset
 

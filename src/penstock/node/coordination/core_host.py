@@ -16,16 +16,16 @@ from penstock.batch import EndMarker
 from penstock.effects import Effect, KeyValue, Persist, Reply, Send
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.log import Appended
-from penstock.node.clock import Clock, SteadyClock
 from penstock.node.coordination.internal_topic import (
     NO_PRODUCER_ID,
     StoredEntry,
     append_records,
     entries_between,
 )
-from penstock.node.deadline_timer import DeadlineTimer
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock, SteadyClock
+from penstock.node.scheduling.deadline_timer import DeadlineTimer
 from penstock.types import Producer, Term
 
 log = logging.getLogger("penstock.coordination")

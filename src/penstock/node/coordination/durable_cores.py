@@ -12,13 +12,13 @@ from penstock.batch import EndMarker
 from penstock.cluster import offsets_partition
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.log import Appended
-from penstock.node.clock import Clock
 from penstock.node.coordination.core_host import C, CoreHost, Sender
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.types import Producer
 
 

@@ -32,7 +32,6 @@ from penstock.groups import (
     SyncRequest,
     SyncResult,
 )
-from penstock.node.clock import Clock
 from penstock.node.coordination.applied_metadata import AppliedMetadata, AppliedTopics, Visible
 from penstock.node.coordination.assignment_jobs import AssignmentJobs
 from penstock.node.coordination.durable_cores import DurableCores
@@ -41,6 +40,7 @@ from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 

@@ -17,10 +17,10 @@ import msgspec
 
 from penstock.errors import CorruptLog, KafkaError, StorageError
 from penstock.log.segment import Segment
-from penstock.node.clock import Clock
 from penstock.node.coordination.consumer_progress import PARTITIONS_PER_TURN, ConsumerProgress
 from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.queue.acked import Poll, undone_from
 from penstock.types import NO_EVENTS, EventSink
 

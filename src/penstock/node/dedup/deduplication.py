@@ -31,11 +31,11 @@ from penstock.batch import BatchHeader, iter_headers
 from penstock.errors import CorruptLog, KafkaError, StorageError
 from penstock.log import Appended
 from penstock.log.segment import newest_timestamp
-from penstock.node.clock import Clock
 from penstock.node.dedup.index import DedupIndex
 from penstock.node.dedup.message_ids import MessageId, emptied, read_ids, without_records
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.types import NO_TIMESTAMP, Offset
 
 log = logging.getLogger("penstock.node")

@@ -19,8 +19,8 @@ from penstock.batch.checksum import crc32c
 from penstock.errors import StorageError
 from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk
-from penstock.node.clock import Clock
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams
+from penstock.node.scheduling.clock import Clock
 from penstock.swim import (
     SALT_BYTES,
     Conflict,

@@ -8,13 +8,13 @@ from penstock.config import Address, NodeConfig
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
 from penstock.node import frame_kinds
-from penstock.node.clock import Clock
 from penstock.node.membership.datagrams import DatagramNetwork
 from penstock.node.membership.gossip import Gossip
 from penstock.node.membership.membership import Membership
 from penstock.node.membership.network import MakeNetwork
 from penstock.node.parts import Part
 from penstock.node.peers import FrameDispatcher, PeerHello, Rpc
+from penstock.node.scheduling.clock import Clock
 from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
 from penstock.types import NodeId
 from penstock.version import VERSION

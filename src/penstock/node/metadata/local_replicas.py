@@ -4,8 +4,8 @@ A replica's files are deleted only by a decision: its topic was deleted, or its 
 without the replica. A replica that the metadata does not mention stays (see `ClusterState.may_discard`): missing
 metadata must never cost data.
 
-A topic may have thousands of partitions, so all of this is done in slices (`slices`): a topic is in the cluster's state
-before all of its replicas are open.
+A topic may have thousands of partitions, so all of this is done in slices (`scheduling.slices`): a topic is in the
+cluster's state before all of its replicas are open.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from penstock.errors import StorageError, TooManyOpenFiles
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.node.slices import SlicedWork
-from penstock.node.workers import Workers
+from penstock.node.scheduling.slices import SlicedWork
+from penstock.node.scheduling.workers import Workers
 from penstock.raft import GroupConfig
 from penstock.types import GroupId, Replica, TopicPartition
 

@@ -22,7 +22,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, Stor
 from penstock.node.coordination.internal_topic import append_batch, build_records, read_chunk, records_of
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
-from penstock.node.slices import SlicedWork
+from penstock.node.scheduling.slices import SlicedWork
 from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
 

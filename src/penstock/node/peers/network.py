@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
 from penstock.node.frames import SCRATCH_SIZE
-from penstock.node.limited_log import LimitedLog
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL

@@ -32,10 +32,10 @@ from penstock.cluster import Topic
 from penstock.config.definitions import DEAD_LETTERS_ALLOWED
 from penstock.errors import BatchError, CorruptLog, ErrorCode, KafkaError
 from penstock.node.calls import BROKER
-from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.queues.delivery_headers import most_unpacked
 from penstock.node.queues.driver import QueueDriver
+from penstock.node.scheduling.clock import Clock
 from penstock.queue.values import DeadLetter, DeadLetterReason
 from penstock.types import NO_EVENTS, EventSink, Offset
 

@@ -22,8 +22,6 @@ from uuid import uuid4
 
 from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.node.clock import Clock, SteadyClock
-from penstock.node.deadline_timer import DeadlineTimer
 from penstock.node.queues.consumers import QueueConsumers
 from penstock.node.queues.dead_letter_copier import DeadLetterCopier
 from penstock.node.queues.exclusive_consumer import ConsumerLock, Holder
@@ -47,6 +45,8 @@ from penstock.node.queues.values import (
 from penstock.node.queues.waiting_consumers import CommitListener, WaitingConsumers
 from penstock.node.queues.waking import Waking
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock, SteadyClock
+from penstock.node.scheduling.deadline_timer import DeadlineTimer
 from penstock.queue import Backlog, QueueKey
 from penstock.queue.partition import QueuePartition
 from penstock.queue.state_records import HEAD_SUFFIX

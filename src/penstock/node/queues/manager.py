@@ -8,7 +8,6 @@ from uuid import UUID
 
 from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.clock import Clock
 from penstock.node.queues.consumers import ConsumerIdentity, QueueConsumers
 from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.driver import QueueDriver
@@ -19,7 +18,8 @@ from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.stats import QueueFigures, QueueStats, QueueStatsTable, figures_of
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
-from penstock.node.slices import in_slices
+from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.slices import in_slices
 from penstock.queue import Backlog, QueueKey
 from penstock.types import NO_EVENTS, EventSink, GroupId, TopicPartition
 

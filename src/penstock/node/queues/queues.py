@@ -8,7 +8,6 @@ from penstock.cluster import STATE_TOPIC
 from penstock.config import NodeConfig
 from penstock.errors import PenstockError
 from penstock.node.calls import BROKER, Calls
-from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.coordination.share_groups import ShareGroups
@@ -24,6 +23,7 @@ from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.scheduling.clock import Clock
 from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.queue import QueueKey
 from penstock.types import EventSink, GroupId, NodeId

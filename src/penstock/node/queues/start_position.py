@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from penstock.config import ShareGroupConfig
-from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.queue import QueueKey
 from penstock.queue.settings import QueueSettings, RetryBackoffSettings
 from penstock.queue.state_records import HEAD_SUFFIX, decode_head

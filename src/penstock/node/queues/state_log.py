@@ -9,13 +9,13 @@ from uuid import UUID
 
 from penstock.cluster import STATE_TOPIC
 from penstock.node.calls.messages.queue_state import CountedState, CountState
-from penstock.node.clock import Clock
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.queue import Claimed, Fence, Outcomes, QueueKey, StatePart
 from penstock.queue.settings import QueueSettings
 from penstock.queue.settlements import decode_settlement

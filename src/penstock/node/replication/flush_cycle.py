@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from penstock.errors import StorageError
-from penstock.node.threads import JobThread
+from penstock.node.scheduling.threads import JobThread
 
 log = logging.getLogger("penstock.node")
 

@@ -17,7 +17,7 @@ from penstock.log import FlushTicket
 from penstock.log.disk import Disk
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
 from penstock.node.replication.replica import PartitionReplica
-from penstock.node.threads import JobThread
+from penstock.node.scheduling.threads import JobThread
 
 SYNC_ALL_FROM_FILES = 4
 PARTITIONS_PER_CYCLE = 500

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from penstock.errors import OutOfResources, StorageError
 from penstock.log.votes import NEVER_VOTED, VoteStore
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
-from penstock.node.threads import JobThread
+from penstock.node.scheduling.threads import JobThread
 from penstock.raft import HardState
 from penstock.types import GroupId
 

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 
 from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
-from penstock.node.clock import Clock
 from penstock.node.parts import Part
 from penstock.node.replication.hard_states import HardStates
 from penstock.node.replication.raft_driver import RaftDriver
+from penstock.node.scheduling.clock import Clock
 from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
 from penstock.raft.messages import check
 from penstock.types import GroupId, NodeId, Replica

@@ -26,12 +26,12 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, OutOfResources, S
 from penstock.log import Appended, ColdRange, Log
 from penstock.log.aborted import AbortedTransaction
 from penstock.log.segment import UNLIMITED
-from penstock.node.clock import Clock
 from penstock.node.replication.fetch_waiter import CommitWatcher
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt
 from penstock.node.replication.replica import PartitionReplica
+from penstock.node.scheduling.clock import Clock
 from penstock.raft import GroupConfig, Refusal
 from penstock.types import NO_TERM, GroupId, Isolation, Offset, Replica, Term, TopicPartition
 

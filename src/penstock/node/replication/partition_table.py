@@ -18,10 +18,10 @@ from penstock.log import Log
 from penstock.log.disk import Disk
 from penstock.log.layout import name_aside
 from penstock.log.memory_disk import MemoryDisk
-from penstock.node.clock import Clock
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.replica import PartitionReplica
+from penstock.node.scheduling.clock import Clock
 from penstock.raft import GroupConfig
 from penstock.types import GroupId, Replica, TopicPartition
 

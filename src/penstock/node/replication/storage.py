@@ -9,7 +9,6 @@ from penstock.config import ClusterSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
-from penstock.node.clock import Clock
 from penstock.node.membership.no_network import NoNetwork
 from penstock.node.parts import Part
 from penstock.node.replication.flusher import Flusher
@@ -18,8 +17,9 @@ from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.replication.vote_files import open_votes
-from penstock.node.threads import JobThread
-from penstock.node.workers import Workers
+from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.threads import JobThread
+from penstock.node.scheduling.workers import Workers
 from penstock.raft import RaftSettings, Refused
 from penstock.types import GroupId, NodeId, Replica
 

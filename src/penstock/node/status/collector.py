@@ -22,8 +22,8 @@ from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.replica import ReplicaFacts
-from penstock.node.shared_work import SharedWork
-from penstock.node.slices import in_slices
+from penstock.node.scheduling.shared_work import SharedWork
+from penstock.node.scheduling.slices import in_slices
 from penstock.node.status.cluster_status import (
     ALIVE,
     ClusterFigures,

@@ -21,7 +21,7 @@ from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
 from penstock.node.calls.messages.status import ALL_GROUPS, ListSamples, Sample, TopicFigures
 from penstock.node.parts import Part
-from penstock.node.slices import in_slices
+from penstock.node.scheduling.slices import in_slices
 from penstock.types import Caller, TopicPartition
 
 if TYPE_CHECKING:

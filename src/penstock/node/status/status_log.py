@@ -24,7 +24,7 @@ from penstock.batch import Record, build_batch
 from penstock.cluster import Topic
 from penstock.errors import PenstockError
 from penstock.node.calls import BROKER
-from penstock.node.clock import Clock
+from penstock.node.scheduling.clock import Clock
 from penstock.node.status.connection_events import CONNECTION, Crowds
 from penstock.node.status.events import DROPPED, SUMMARY, Told, encode
 from penstock.types import Caller

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.node.clock import SteadyClock
+from penstock.node.scheduling.clock import SteadyClock
 from penstock.node.subscriptions.local_reads import LocalReads
 from penstock.node.subscriptions.page_reader import PageReader
 from penstock.node.subscriptions.session import INACTIVE, MOVED, SubscriberSession

@@ -12,8 +12,8 @@ from uuid import UUID
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
-from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
+from penstock.node.scheduling.clock import Clock
 from penstock.node.subscriptions.values import SubscribeRefused
 from penstock.queue.subscription import Position
 from penstock.queue.subscription_metadata import decode_done, encode_metadata, is_subscription

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from penstock.config import Limits, TlsSettings
 from penstock.errors import PenstockError
-from penstock.node.limited_log import LimitedLog
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.node.tls.contexts import TlsFiles, client_port_files
 from penstock.node.tls.transport import SCRATCH_BYTES, InnerProtocol, TlsTransport
 from penstock.security.certificates import certificate_principal, distinguished_name, parse_mapping_rules

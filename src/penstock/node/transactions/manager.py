@@ -19,7 +19,6 @@ from penstock.effects import Effect
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import Calls, methods
 from penstock.node.calls.messages.transactions import JoinedTransaction, JoinTransaction
-from penstock.node.clock import Clock
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
@@ -27,7 +26,8 @@ from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
-from penstock.node.slices import in_slices
+from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.slices import in_slices
 from penstock.node.transactions.figures import OVERDUE_NAMED_MAX, OpenTransaction, TransactionFigures
 from penstock.node.transactions.marker_sender import MarkerSender
 from penstock.transactions import (

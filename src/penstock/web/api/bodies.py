@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from penstock.config import Limits
-from penstock.node.memory import Reservation
+from penstock.node.limits.memory import Reservation
 from penstock.web.api.problems import Problem
 from penstock.web.callers import header_of
 from penstock.web.exchanges import take_body

@@ -35,7 +35,7 @@ from penstock.node.calls.messages.queues import (
 from penstock.node.coordination.share_groups import name_taken
 from penstock.node.queues.consumers import LISTED_MAX, Interface, MergedConsumer, shortened
 from penstock.node.queues.overview import has_consumers
-from penstock.node.shared_work import SharedWork
+from penstock.node.scheduling.shared_work import SharedWork
 from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.bodies import reserve
 from penstock.web.api.dead_letter_counts import (

@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from penstock.node.memory import Reservation
+from penstock.node.limits.memory import Reservation
 from penstock.web.api.bodies import JSON, TooLarge, discard_rest, reserve
 from penstock.web.api.problems import Error, Problem
 from penstock.web.exchanges import write_json

@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
-from penstock.node.memory import MemoryBudget, Reservation
+from penstock.node.limits.memory import MemoryBudget, Reservation
 from penstock.security.quotas import QuotaKind
 from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import BINARY, JSON, media_type, read_body

@@ -51,7 +51,7 @@ from penstock.kafka.wire.messages.metadata import (
 from penstock.nearest import nearest
 from penstock.node import Node
 from penstock.node.calls.messages.status import TopicFigures
-from penstock.node.shared_work import SharedWork
+from penstock.node.scheduling.shared_work import SharedWork
 from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong

@@ -14,7 +14,7 @@ from penstock.kafka.wire import (
     join,
 )
 from penstock.node.calls.wire_message import WireMessage
-from penstock.node.memory import Reservation
+from penstock.node.limits.memory import Reservation
 
 LENGTH_SIZE = 4
 _API = Struct(">hh")

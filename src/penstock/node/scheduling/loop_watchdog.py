@@ -14,7 +14,7 @@ import time
 from types import FrameType
 
 from penstock.kafka.wire import ApiKey
-from penstock.node.limited_log import LimitedLog
+from penstock.node.limits.limited_log import LimitedLog
 from penstock.node.metrics import NodeMetrics
 
 log = logging.getLogger("penstock.node")

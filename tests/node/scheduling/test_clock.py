@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.node.clock import SteadyClock
+from penstock.node.scheduling.clock import SteadyClock
 
 
 class SettableClock:

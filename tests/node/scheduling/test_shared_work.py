@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.node.shared_work import SharedWork
+from penstock.node.scheduling.shared_work import SharedWork
 
 
 class Report:

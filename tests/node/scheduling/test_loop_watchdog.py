@@ -11,9 +11,9 @@ import pytest
 import uvloop
 
 from penstock.kafka.wire import ApiKey, RequestHeader
-from penstock.node import loop_watchdog
-from penstock.node.loop_watchdog import LoopWatchdog, describe
 from penstock.node.metrics import NodeMetrics
+from penstock.node.scheduling import loop_watchdog
+from penstock.node.scheduling.loop_watchdog import LoopWatchdog, describe
 
 
 def hold_until_seen(watchdog: LoopWatchdog) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.node.memory import MemoryBudget, Reservation, unlimited
+from penstock.node.limits.memory import MemoryBudget, Reservation, unlimited
 
 LIMIT = 1600
 SMALL = 100

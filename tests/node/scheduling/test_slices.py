@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.node.slices import SlicedWork, in_slices
+from penstock.node.scheduling.slices import SlicedWork, in_slices
 
 
 class Pile:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import Broker
 from penstock.errors import ErrorCode, TooManyOpenFiles
-from penstock.node import descriptors
+from penstock.node.limits import descriptors
 from tests.kafka import requests
 from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 from tests.node.processes import BrokerProcess
