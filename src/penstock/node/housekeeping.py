@@ -201,8 +201,7 @@ class Housekeeping(Part):
             found.keeping_undone.append(partition)
             return
         self._expired_since_ms.pop(partition, None)
-        if partition.log.retention.apply(now_ms):
-            partition.replica.consensus.prefix_deleted()
+        if partition.apply_retention(now_ms):
             found.shortened.append(partition)
 
     def _is_retention_due(self, partition: Partition, now_ms: int) -> bool:

@@ -84,7 +84,12 @@ class LateParts:
     def logins(self) -> "Logins":
         from penstock.node.access.logins import Logins
 
-        return Logins(self.metadata.state, oidc=self.config.oidc, max_session_ms=self.config.max_session_ms)
+        return Logins(
+            self.metadata.state,
+            oidc=self.config.oidc,
+            max_session_ms=self.config.max_session_ms,
+            clock=self.clock,
+        )
 
     @late
     def access_admin(self) -> "AccessAdmin":
@@ -96,6 +101,7 @@ class LateParts:
             resources=self.resources,
             access=self.access,
             logins=self.logins,
+            clock=self.clock,
             limits=self.config.limits,
         )
 

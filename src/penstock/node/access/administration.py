@@ -10,7 +10,6 @@ talks to the user makes sure that it has logged in with its password for that (`
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 
 from penstock.cluster import ClusterState, MetadataRecord, access_decisions, role_decisions
@@ -32,6 +31,7 @@ from penstock.node.calls.messages.access import (
 )
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.resources import Resources
+from penstock.node.scheduling.clock import Clock
 from penstock.security import principals
 from penstock.security.passwords import check_new_password, check_user_name
 from penstock.security.roles import Role, RoleGrant
@@ -55,9 +55,11 @@ class AccessAdmin:
         resources: Resources,
         access: Access,
         logins: Logins,
+        clock: Clock,
         limits: Limits,
     ) -> None:
         self._metadata = metadata
+        self._clock = clock
         self._calls = calls
         self._resources = resources
         self._access = access
@@ -107,7 +109,7 @@ class AccessAdmin:
         self, user: str, *, description: str, lifetime_ms: int | None, caller: Caller
     ) -> tuple[str, ApiToken]:
         """The token, which is nowhere else, and what is kept of it."""
-        now_ms = int(time.time() * 1000)
+        now_ms = self._clock.wall_ms()
         expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
         text, token = make_token(
             secrets.token_bytes(TOKEN_RANDOM_BYTES), user, now_ms, expires_ms, description

@@ -17,6 +17,7 @@ from threading import Thread
 from urllib.request import Request, urlopen
 
 from penstock.config.oidc import OidcSettings
+from penstock.node.scheduling.clock import Clock, SystemClock
 from penstock.security.bearer_tokens import (
     MAX_JWKS_BYTES,
     KeySet,
@@ -44,11 +45,11 @@ class IdentityProvider:
         self,
         settings: OidcSettings,
         *,
-        wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        clock: Clock | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = settings.jwks
-        self._wall_ms = wall_ms
+        self._wall_ms = (clock or SystemClock()).wall_ms
         self._now = now
         self._settings = TokenSettings(
             issuer=settings.issuer,

@@ -22,6 +22,7 @@ from penstock.config.oidc import OidcSettings
 from penstock.node.access.check_queue import CheckQueue
 from penstock.node.access.new_credentials import new_credentials
 from penstock.node.parts import Part
+from penstock.node.scheduling.clock import Clock, SystemClock
 from penstock.security import principals
 from penstock.security.credentials import Decoys, ScramCredential
 from penstock.security.errors import AuthenticationError
@@ -50,10 +51,10 @@ REMEMBER_SECONDS = 60.0
 user has changed."""
 
 
-def _verifier(oidc: OidcSettings) -> TokenVerifier:
+def _verifier(oidc: OidcSettings, clock: Clock) -> TokenVerifier:
     from penstock.node.access.identity_provider import IdentityProvider  # most nodes have none
 
-    return IdentityProvider(oidc).verify
+    return IdentityProvider(oidc, clock=clock).verify
 
 
 class _Failures(NamedTuple):
@@ -70,11 +71,14 @@ class Logins(Part):
         *,
         oidc: OidcSettings | None = None,
         max_session_ms: int = 0,
+        clock: Clock | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
+        clock = clock or SystemClock()
+        self._wall_ms = clock.wall_ms
         self._now = now
-        self._verify_token = None if oidc is None or not oidc.is_set else _verifier(oidc)
+        self._verify_token = None if oidc is None or not oidc.is_set else _verifier(oidc, clock)
         self._max_session_ms = max_session_ms
         self._clock_skew_ms = 0 if oidc is None else oidc.clock_skew_ms
         self._spare_secret = secrets.token_bytes(32)
@@ -110,14 +114,14 @@ class Logins(Part):
         longest = self._max_session_ms
         if accepted.expires_ms is None:
             return longest
-        left = accepted.expires_ms - int(time.time() * 1000)
+        left = accepted.expires_ms - self._wall_ms()
         left = max(1, left if left > 0 else left + self._clock_skew_ms)
         return min(left, longest) if longest else left
 
     def expires_ms(self, accepted: Accepted) -> int | None:
         """When a login ends, by the wall clock; None: never."""
         lifetime_ms = self.lifetime_ms(accepted)
-        return int(time.time() * 1000) + lifetime_ms if lifetime_ms else None
+        return self._wall_ms() + lifetime_ms if lifetime_ms else None
 
     def _verifiers(self) -> Verifiers:
         access = self._state.access
@@ -168,7 +172,7 @@ class Logins(Part):
         """The stored form of the API token; AuthenticationError if it was revoked, has expired, or never was one."""
         token_id, secret = parse_token(text)
         stored = self._state.access.tokens.get(token_id)
-        return check_token(secret, stored, int(time.time() * 1000))
+        return check_token(secret, stored, self._wall_ms())
 
     async def _checked(self, queue: CheckQueue, host: str, work: Callable[[], T]) -> T:
         failures = self._failures.get(host)

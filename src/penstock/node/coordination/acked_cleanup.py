@@ -16,7 +16,7 @@ from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.scheduling.clock import Clock
 from penstock.node.scheduling.workers import Workers
 from penstock.queue.acked import Poll, Progress, acked_before
-from penstock.types import Offset
+from penstock.types import Isolation, Offset
 
 log = logging.getLogger("penstock.node")
 
@@ -88,7 +88,9 @@ class AckedCleanup:
     def _delete(self, partition: Partition, progress: Progress | None) -> bool:
         """Moves the start of the log; whether it did."""
         acked = acked_before(progress, self._progress.queue_starts(partition.group))
-        limit = Offset(min(acked, partition.high_watermark, partition.log.flushed_offset))
+        limit = Offset(
+            min(acked, partition.end_for(Isolation.READ_UNCOMMITTED), partition.log.flushed_offset)
+        )
         if limit <= partition.start_offset or not partition.may_serve:
             return False
         young_ms = self._clock.wall_ms() - partition.config.acked_min_age_ms + 1
@@ -103,5 +105,5 @@ def _has_work(partition: Partition) -> bool:
         partition.config.cleanup_acked
         and not partition.closed
         and partition.serves
-        and partition.start_offset < partition.high_watermark
+        and partition.start_offset < partition.end_for(Isolation.READ_UNCOMMITTED)
     )

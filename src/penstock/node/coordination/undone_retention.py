@@ -118,9 +118,7 @@ class UndoneRetention:
         if poll is not None:
             below = undone_from(poll.progress(partition.group), queues)
             queue = poll.slowest_queue(partition.group)
-        shortened = retention.apply(now_ms, below) > 0
-        if shortened:
-            partition.replica.consensus.prefix_deleted()
+        shortened = partition.apply_retention(now_ms, below)
         self._note(partition, retention.expired(now_ms), queue, now_ms)
         return shortened
 

@@ -24,7 +24,7 @@ from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.scheduling.slices import SlicedWork
 from penstock.node.status.metadata_events import tell_changes
-from penstock.types import NO_EVENTS, EventSink, Offset
+from penstock.types import NO_EVENTS, EventSink, Isolation, Offset
 
 log = logging.getLogger("penstock.node")
 
@@ -100,7 +100,7 @@ class MetadataLog(Part):
     def _slices(self) -> Iterator[list[Record]]:
         """The committed records that are not applied yet, also those that are committed meanwhile."""
         partition = self.partition
-        while self._applied < (end := partition.high_watermark):
+        while self._applied < (end := partition.end_for(Isolation.READ_UNCOMMITTED)):
             start = max(self._applied, partition.start_offset)
             self._is_whole = self._is_whole and start == self._applied
             chunk = read_chunk(partition, start, end)

@@ -328,6 +328,13 @@ class Partition:
         self._consensus.prefix_deleted()
         return self.log.start_offset
 
+    def apply_retention(self, now_ms: int, below: int | None = None) -> bool:
+        """Deletes what has expired, but no record from offset `below` on. Whether there was any."""
+        has_deleted = self.log.retention.apply(now_ms, below) > 0
+        if has_deleted:
+            self._consensus.prefix_deleted()
+        return has_deleted
+
     async def flushed_to(self, end: Offset) -> None:
         """Returns when this leader has flushed its own log up to `end`, and readers see what is below `end` if this is
         the only replica. The caller bounds the wait.
