@@ -237,7 +237,7 @@ class Admin:
         """Returns whether it was deleted; False if it does not exist and `missing_ok` is set. The queue must have no
         consumers. Its messages stay in their topics."""
         try:
-            self._http.ask("DELETE", _queue_path(name))
+            self._http.ask("DELETE", _queue_path(name), repeatable=missing_ok)
         except Denied as refused:
             if missing_ok and refused.code == "unknown_queue":
                 return False
@@ -247,7 +247,8 @@ class Admin:
     def purge_queue(self, name: str, *, topics: Sequence[str] | None = None) -> int:
         """Marks all jobs that are in the queue now as done: those of these topics, or of all. Returns how many, in the
         partitions whose leaders answered. Other queues and groups still get the messages."""
-        purged = self._http.ask("POST", f"{_queue_path(name)}/purge", {"topics": topics and list(topics)})
+        body = {"topics": topics and list(topics)}
+        purged = self._http.ask("POST", f"{_queue_path(name)}/purge", body, repeatable=True)
         return sum(one["purged"] or 0 for one in purged["partitions"])
 
     def dead_letters(self, name: str, *, limit: int = 1_000) -> list[DeadLetter]:
@@ -343,7 +344,7 @@ class Admin:
         start = configs["share.auto.offset.reset"]
         request = {"queue": name, "topic": topic, "start": start, "configs": dict(configs), **of_topic}
         try:
-            self._http.ask("POST", "/v1/queues", request)
+            self._http.ask("POST", "/v1/queues", request, repeatable=True)
         except Denied as refused:
             if refused.code == "queue_exists":
                 return False

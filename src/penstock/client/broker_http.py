@@ -33,7 +33,7 @@ class BrokerHttp:
         return tuple(self._urls)
 
     def ask(self, method: str, path: str, body: dict[str, object] | None = None) -> Any:
-        """The answer, a JSON object. Retries what is temporary."""
+        """The answer, a JSON object. Retries what is temporary, so the request must be one that may be done twice."""
         return retrying(self._settings, lambda: self._ask_once(method, path, body))
 
     def find(self) -> list[str]:
@@ -44,7 +44,7 @@ class BrokerHttp:
 
     def _ask_once(self, method: str, path: str, body: dict[str, object] | None) -> Any:
         try:
-            answer = self._api.ask(method, path, body)
+            answer = self._api.ask(method, path, body, repeatable=True)
         except Unreachable:
             self._urls = []  # brokers may have moved
             raise

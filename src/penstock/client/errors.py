@@ -77,6 +77,8 @@ class Unreachable(ClientError):
     """A connection could not be made, broke, or was silent for too long."""
 
     retriable_by_default = True
+    may_be_done = False
+    """Whether a node may have received the request, and carried it out."""
 
 
 class Garbled(ClientError, ProtocolViolation):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any, Final
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import (
     HTTPRedirectHandler,
     HTTPSHandler,
@@ -21,6 +21,9 @@ from penstock.client.tls_context import tls_failure
 
 REQUEST_SECONDS: Final = 15.0
 ERROR_BYTES_MAX: Final = 64 * 1024
+SERVICE_UNAVAILABLE: Final = 503
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
+"""The one error of a node with status 503 after which a request may have been carried out."""
 
 
 class HttpApi:
@@ -29,13 +32,19 @@ class HttpApi:
     def __init__(self, nodes: HttpNodes) -> None:
         self._nodes = nodes
 
-    def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """None if the answer has no content. Raises Denied or LoginFailed if a node refused the request."""
+    def ask(
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, repeatable: bool = False
+    ) -> Any:
+        """None if the answer has no content. Raises Denied or LoginFailed if a node refused the request. A request that
+        a node may have carried out goes to another one only if it may be done twice."""
+        is_repeatable = repeatable or method == "GET"
         error: ClientError = Unreachable(f"{method} {path}: no node has an HTTP port")
         for url in self._nodes.find_urls():
             try:
                 return _ask(method, f"{url.rstrip('/')}{path}", body, self._nodes)
             except Unreachable as unreachable:
+                if unreachable.may_be_done and not is_repeatable:
+                    raise
                 error = unreachable
         raise error
 
@@ -74,12 +83,21 @@ def fetch(method: str, url: str, data: bytes | None, timeout_s: float, nodes: Ht
                 f"http_{refused.code}",
                 f"{method} {url}",
             )
-        raise (Unreachable(f"{url}: {message}") if refused.code >= 500 else refusal(code, message)) from None
+        if refused.code < 500:
+            raise refusal(code, message) from None
+        is_refused = refused.code == SERVICE_UNAVAILABLE and code != OUTCOME_UNKNOWN
+        raise _unreachable(f"{url}: {message}", may_be_done=not is_refused) from None
     except (OSError, HTTPException) as problem:
         distrust = tls_failure(getattr(problem, "reason", problem), url)
-        raise distrust or Unreachable(
-            f"{url}: {problem}: check that the broker's HTTP port is open to this host"
-        ) from None
+        what = f"{url}: {problem}: check that the broker's HTTP port is open to this host"
+        # A URLError is raised while connecting and sending, anything else while waiting for the answer.
+        raise distrust or _unreachable(what, may_be_done=not isinstance(problem, URLError)) from None
+
+
+def _unreachable(what: str, *, may_be_done: bool) -> Unreachable:
+    error = Unreachable(f"{what}; the request may have been carried out" if may_be_done else what)
+    error.may_be_done = may_be_done
+    return error
 
 
 def error_in(body: bytes | bytearray | None) -> tuple[str, str] | None:
