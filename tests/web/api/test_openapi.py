@@ -116,6 +116,13 @@ def test_every_schema_that_the_document_refers_to_is_in_it(document: Any) -> Non
     assert len(referred) >= 20
 
 
+def test_the_document_says_how_to_log_in(document: Any) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert sorted(one["scheme"] for one in schemes.values()) == ["basic", "bearer"]
+    assert {name for way in document["security"] for name in way} == set(schemes)
+    assert {} in document["security"], "login is not required everywhere"
+
+
 def test_every_operation_and_every_field_has_a_description(document: Any) -> None:
     names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
     assert len(names) == len(set(names)) >= 14
@@ -131,5 +138,6 @@ def test_every_operation_and_every_field_has_a_description(document: Any) -> Non
         "encoding": "query",
         "isolation": "query",
     }
-    assert set(read["responses"]) == {"200", "400", "404", "413", "416", "422", "429", "503"}
+    refusals = {"400", "401", "403", "404", "413", "416", "421", "422", "429", "503"}
+    assert set(read["responses"]) == {"200"} | refusals
     assert document["components"]["schemas"]["RecordIn"]["additionalProperties"] is False

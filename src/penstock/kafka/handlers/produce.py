@@ -90,6 +90,8 @@ class _Delayed(NamedTuple):
     name: str
     topic_id: UUID
     data: PartitionProduceData
+    checked: tuple[memoryview, BatchHeader] | None = None
+    """The batch, if nothing has changed it since it was checked."""
 
 
 class _StillLoading(Exception):
@@ -112,9 +114,15 @@ class _Production(msgspec.Struct):
     """None while the request has no transactional batch."""
 
     def append(
-        self, name: str, topic_id: UUID, data: PartitionProduceData, row: PartitionProduceResponse
+        self,
+        name: str,
+        topic_id: UUID,
+        data: PartitionProduceData,
+        row: PartitionProduceResponse,
+        checked: tuple[memoryview, BatchHeader] | None = None,
     ) -> PartitionProduceResponse:
-        """Appends one partition's batch, if that can be done now, and fills its row of the response."""
+        """Appends one partition's batch, if that can be done now, and fills its row of the response. `checked`: the
+        batch, if it was delayed after it had been checked."""
         context, acks = self.context, self.request.acks
         try:
             if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
@@ -124,7 +132,8 @@ class _Production(msgspec.Struct):
             )
             if acks == ACKS_ALL:
                 partition.check_in_sync()
-            batch, header = _checked(data, partition, context.api_version)
+            checked = checked or _checked(data, partition, context.api_version)
+            batch, header = checked
             if header.attributes & TRANSACTIONAL_BIT:
                 self._check_admitted(partition, header)
             if partition.config.exclusive_producer:
@@ -135,7 +144,7 @@ class _Production(msgspec.Struct):
             self.delayed.append(_Delayed(loading.loaded, row, name, topic_id, data))
             return row
         except NotAdmitted:
-            self.delayed.append(_Delayed(None, row, name, topic_id, data))
+            self.delayed.append(_Delayed(None, row, name, topic_id, data, checked))
             return row
         except KafkaError as mistake:
             row.base_offset, row.error_code, row.error_message = -1, mistake.code, mistake.message
@@ -196,7 +205,7 @@ class _Production(msgspec.Struct):
                 delayed, self.delayed = self.delayed, []
                 await self._wait_for(delayed, deadline - loop.time())
                 for one in delayed:
-                    self.append(one.name, one.topic_id, one.data, one.row)
+                    self.append(one.name, one.topic_id, one.data, one.row, one.checked)
                 if loop.time() >= deadline:
                     break
             for one in self.delayed:

@@ -14,21 +14,34 @@ REFS = "#/components/schemas/{name}"
 MEANINGS = {
     200: "Done",
     201: "Created",
-    204: "Done; nothing to say",
-    207: "Some of it is done: each entry says how it fared",
+    204: "Done; the response has no body",
+    207: "Some of it is done: each entry has its own result",
     400: "The request is wrong; `field` says where",
+    401: "Log in, with a password or a token",
+    403: "The caller does not have the permission",
     404: "There is no such thing",
     408: "The body did not end in time",
     409: "Its state forbids this",
     413: "Too large",
     415: "A body of another type",
     416: "There is no such offset",
-    429: "The quota of the user, client or address is exceeded; see `Retry-After`",
+    421: "The Host header names another site",
     422: "The batch that is stored there cannot be unpacked",
+    429: "The quota of the user, client or address is exceeded; see `Retry-After`",
     503: "Not now: come back after `Retry-After` seconds, or ask another node",
 }
-OF_ALL = (400, 503)
+OF_ALL = (400, 401, 403, 421, 503)
 OF_BODIES = (408, 413, 415)
+
+LOGINS = {
+    "password": {"type": "http", "scheme": "basic"},
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API token, or a token of the identity provider",
+    },
+}
+"""Needed where the broker requires login."""
 
 Schemas = dict[str, Any]
 
@@ -49,12 +62,14 @@ def describe(operations: Iterable[HttpOperation]) -> dict[str, Any]:
         "info": {
             "title": "Penstock",
             "version": VERSION,
-            "description": "Any node of a cluster answers, and asks the others for what they lead. Two WebSockets are "
-            "described elsewhere: /v1/push (docs/push.md) and /v1/work (docs/queues.md).",
+            "description": "Any node of a cluster answers, and asks the others for what they lead. The "
+            "WebSockets are described elsewhere: /v1/push (docs/push.md), /v1/work (docs/queues.md) and /v1/browse "
+            "(docs/http-api.md).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": schemas},
+        "security": [{}, *({name: []} for name in LOGINS)],
+        "components": {"schemas": schemas, "securitySchemes": LOGINS},
     }
 
 
