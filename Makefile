@@ -95,12 +95,10 @@ bench-clique: setup  ## a clique on Penstock and on NATS beside a plain consumer
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python -m tools.mutants
 
-soak: setup      ## the simulator for SECONDS=600, a fifth of them on each level
-	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
-	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
-	$(BIN)/penstock sim --level ring --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
-	$(BIN)/penstock sim --level transactions --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
-	$(BIN)/penstock sim --level machines --seconds $$(($(SECONDS) / 5)) --seed $(SEED)
+soak: setup      ## the simulator for SECONDS=600, a sixth of them on each level
+	for level in core node ring transactions groups machines; do \
+		$(BIN)/penstock sim --level $$level --seconds $$(($(SECONDS) / 6)) --seed $(SEED) || exit; \
+	done
 
 hostile: setup   ## hostile clients beside honest ones, in about ten minutes: stalls, memory, losses; SEED=0
 	$(BIN)/python -m tools.hostile --seed $(SEED) --write

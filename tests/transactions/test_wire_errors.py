@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import ErrorCode
-from penstock.transactions import TransactionApi, is_fencing, wire_error
+from penstock.transactions import TransactionApi, wire_error
 
 FENCED, OLD_FENCED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 ABORTABLE, STATE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
@@ -55,7 +55,3 @@ def test_errors_of_the_group_are_told_only_where_a_version_knows_them(error: Err
 def test_all_other_codes_are_the_same_in_all_versions(api: TransactionApi) -> None:
     for error in set(ErrorCode) - {FENCED, ABORTABLE, *GROUP_ERRORS}:
         assert wire_error(error, api, 0) is error
-
-
-def test_only_a_fenced_producer_must_stop() -> None:
-    assert [code for code in ErrorCode if is_fencing(code)] == [FENCED]

@@ -56,11 +56,6 @@ class ChainNumbers:
         return Chain(f"{self._worker}.{next(self._numbers)}", 0)
 
 
-def current_chain() -> Chain | None:
-    """The chain of the handler that runs in this task or thread."""
-    return _current.get()
-
-
 def enter_chain(chain: Chain | None) -> None:
     """In the task that runs the handler."""
     _current.set(chain)

@@ -93,10 +93,6 @@ class AccessState:
         return frozenset(self._acls)
 
     @property
-    def acl_count(self) -> int:
-        return len(self._acls)
-
-    @property
     def rule_count(self) -> int:
         """The rules that were made by themselves, and those that grants make."""
         return len(self._acls) + sum(map(len, self._grants.values()))

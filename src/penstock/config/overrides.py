@@ -102,6 +102,10 @@ _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
         "cleanup_compact": "compact" in parts,
         "cleanup_delete": "delete" in parts,
     },
+    # Kept whatever the value, as docs/configuration.md says: nothing reads them.
+    "file.delete.delay.ms": lambda delay_ms: {},
+    "flush.messages": lambda count: {},
+    "flush.ms": lambda age_ms: {},
     "internal.segment.bytes": lambda size: {"segment_bytes": size},
     "message.timestamp.type": lambda kind: {"message_timestamp_log_append": kind == "LogAppendTime"},
     "penstock.acked.min.age.ms": lambda age_ms: {"acked_min_age_ms": age_ms},

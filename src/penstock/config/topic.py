@@ -21,9 +21,6 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     delete_retention_ms: int = 86_400_000
     errors_deadletterqueue_group_enable: bool = False
     """Share groups may have their dead letters written here (KIP-1191)."""
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = 2**63 - 1
-    flush_ms: int = 2**63 - 1
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = 2**63 - 1
     max_decompressed_message_bytes: int = 2**31 - 1

@@ -118,9 +118,6 @@ class Quota(msgspec.Struct, frozen=True):
     client_id: str | None
 
 
-_Values = Mapping[tuple[str | None, str | None], float]
-
-
 class QuotaTable:
     """All quotas of a cluster."""
 

@@ -27,7 +27,7 @@ from penstock.transactions.values import (
     TransactionListing,
     VerifyResult,
 )
-from penstock.transactions.wire_errors import TransactionApi, is_fencing, wire_error
+from penstock.transactions.wire_errors import TransactionApi, wire_error
 from penstock.types import Producer
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "TransactionListing",
     "TransactionState",
     "VerifyResult",
-    "is_fencing",
     "state_filter",
     "wire_error",
 ]

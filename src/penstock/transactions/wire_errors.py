@@ -49,11 +49,6 @@ KNOWS_GROUP_ERRORS_FROM = {TransactionApi.TXN_OFFSET_COMMIT: 6}
 _GROUP_ERRORS = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH})
 
 
-def is_fencing(error: ErrorCode) -> bool:
-    """Whether the client was refused because another one has taken over: it must stop."""
-    return error is ErrorCode.PRODUCER_FENCED
-
-
 def wire_error(error: ErrorCode, api: TransactionApi, version: int) -> ErrorCode:
     """The code to answer a request of this version with."""
     if error is ErrorCode.PRODUCER_FENCED:

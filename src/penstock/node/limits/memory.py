@@ -186,11 +186,6 @@ class Reservation(msgspec.Struct, eq=False):
         else:
             self.budget.used += more
 
-    def absorb(self, other: "Reservation") -> None:
-        """Takes over the other's bytes."""
-        self.bytes += other.bytes
-        other.bytes = 0
-
     def give_back(self, count: int) -> None:
         self.bytes -= count
         self.budget.give_back(count)

@@ -20,7 +20,6 @@ from penstock.spark.schema import arrow_schema, spark_schema
 if TYPE_CHECKING:
     from penstock.spark.lake.topic_table import TableFile, TopicTable
 
-ARCHIVE_COLUMNS: Final = (*COLUMNS, HEADERS_COLUMN, DATE)
 ARCHIVE_SCHEMA: Final = StructType([*spark_schema((*COLUMNS, HEADERS_COLUMN)), StructField(DATE, DateType())])
 
 
