@@ -5,8 +5,9 @@ beside those that all operations have (400, 503, and 408, 413 and 415 for those 
 rows, checks the permission, and turns every failure into the same JSON; `api.openapi` describes them. To add an
 operation, write a handler and add a row.
 
-Outside the table: /health, /ready and /metrics (`app`), which load balancers and Prometheus read, and which need no
-permission; and the WebSockets, whose first frame says what they are about, so that they check permissions themselves.
+Outside the table: /health and /ready (`app`), which need no permission; /metrics (`app`), which needs DESCRIBE on the
+cluster unless `metrics_without_login` is set; and the WebSockets, whose first frame says what they are about,
+so that they check permissions themselves.
 """
 
 from functools import cached_property
