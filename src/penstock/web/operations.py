@@ -284,7 +284,7 @@ def _access_rules(node: Node) -> list[HttpOperation]:
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
                       "Create or replace a role; all who have it get its new permissions", (409,), changes="role"),
         HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
-                      "Delete a role that nobody has", (404, 409), 204, changes="role"),
+                      "Delete a role without grants", (404, 409), 204, changes="role"),
         HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
         HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
                       "Give a role to a principal, for everything or for a pattern of names",

@@ -1,7 +1,7 @@
 """Requests of operators about transactions: list, describe, end.
 
 A coordinator knows the transactions of its ids. A partition's leader knows which producers have a transaction open in
-the log. A transaction that is open in the log and that no coordinator knows *hangs*: nobody will end it, and
+the log. A transaction that is open in the log and that no coordinator knows *hangs*: no coordinator will end it, and
 `read_committed` readers wait for ever. `open_on` compares the two.
 
 All methods retry temporary failures.

@@ -1,7 +1,7 @@
 """Reads partitions for one Fetch request, within its limits.
 
 Records that are not in the system's cache are loaded by a thread first (`log.cold_range`), and then read like all
-others. So a reader of old records waits for the disk, and nobody else does.
+others. So a reader of old records waits for the disk, and no other client does.
 
 A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
 request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
