@@ -95,7 +95,7 @@ class RolePermission(click.ParamType[Facts]):
 def create(api: RolesApi, role: str, permissions: tuple[Facts, ...], as_json: bool) -> None:
     """Create a role of your own, or replace its permissions: all who have it get the new ones."""
     made = api.put(ROLES, role, permissions=list(permissions))
-    note(f"the role {role} is set; `penstock roles grant {role} PRINCIPAL` gives it to somebody")
+    note(f"the role {role} is set; `penstock roles grant {role} PRINCIPAL` gives it to a user or a group")
     if as_json:
         show_json(made)
 

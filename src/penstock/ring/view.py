@@ -167,8 +167,8 @@ class View:
         if gossip.worker == self.worker:
             self._met_namesake(gossip)
         elif gossip.incarnation <= self._dead.get(gossip.worker, -1):
-            # A late message of a dead member, or one that does not know that it was declared dead (2). What it says of
-            # this one counts all the same: if both have declared each other dead, both must learn it.
+            # A late message of a dead member, or one that does not know that it was declared dead (2). Its
+            # claim about this member counts all the same: if both have declared each other dead, both must learn it.
             self._refute_any(gossip.claims, now_ms)
             self._ping(gossip.worker, self._claim_about(gossip.worker))
         elif gossip.leaving:
@@ -248,7 +248,7 @@ class View:
         self._announce(now_ms)
 
     def _ask(self, worker: str, now_ms: float) -> None:
-        """Somebody named a worker: it counts when it has answered (1)."""
+        """A member named a worker: it counts when it has answered (1)."""
         if worker not in self._named and len(self._named) < CLAIMS_MAX:
             self._named[worker] = now_ms
             self._ping(worker)

@@ -208,7 +208,7 @@ class TransactionAdmin:
         ]
 
     def _leader_once(self, tp: TopicPartition) -> int:
-        """Asks for new metadata: a request that was refused may have gone to the leader before."""
+        """Asks for new metadata: a request that was refused may have gone to the previous leader."""
         self._cluster.forget_leaders([tp.topic])
         return self._cluster.leader_once(tp)
 

@@ -70,7 +70,7 @@ class FetchReader:
         self._failed = False
         """Whether a partition was answered with an error."""
         self._cold: list[ColdRange] | None = []
-        """What has to be loaded; None once that was done: then all is read, as it is."""
+        """The ranges to load first; None once they are loaded: then everything is read, whether it is cold or not."""
 
     @property
     def is_cold(self) -> bool:
