@@ -1,4 +1,4 @@
-"""A confirmation behaves as a future of the standard library does, whoever waits for it."""
+"""A confirmation behaves as a future of the standard library does, also with several waiters."""
 
 import asyncio
 import concurrent.futures

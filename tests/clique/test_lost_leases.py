@@ -1,4 +1,4 @@
-"""A worker whose lease ends for a moment, and that keeps its slots: nobody took the lease for over."""
+"""A worker whose lease ends for a moment, and that keeps its slots: the others did not see that it had ended."""
 
 import asyncio
 import threading

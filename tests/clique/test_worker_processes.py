@@ -138,7 +138,7 @@ class Processes:
                 )
 
     def check_fencing_tokens(self) -> None:
-        """Each begin of a slot has a token that is not lower than the one before it, whoever began."""
+        """Each begin of a slot has a token that is not lower than the one before it, in whichever process."""
         newest: dict[int, dict[str, Any]] = {}
         for event in sorted(self.events(), key=lambda event: event["at"]):
             if event["what"] == "begin":

@@ -1,4 +1,4 @@
-"""Messages that are settled in a transaction: held until it ends, whoever leads by then. Numbers: `partition.py`."""
+"""Messages that are settled in a transaction: held until it ends, also by the next leader. Numbers: `partition.py`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The invariants of `clique_state.py`, under beats that honest workers send and beats that nobody should send."""
+"""The invariants of `clique_state.py`, under beats that honest workers send and beats that no worker should send."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Transactional ids that nobody uses are forgotten, and those with a transaction never are."""
+"""Transactional ids that no producer uses are forgotten, and those with a transaction never are."""
 
 import sys
 

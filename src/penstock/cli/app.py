@@ -126,7 +126,7 @@ def penstock() -> None:
     """Event streaming and work queues that speak Kafka's protocol.
 
     Commands that talk to a broker take its address from --bootstrap, PENSTOCK_BOOTSTRAP or a profile
-    (default 127.0.0.1:9092), and work with any Kafka broker.
+    (default 127.0.0.1:9092). topics, produce, consume and groups work with any Kafka broker.
     """
 
 

@@ -1,6 +1,6 @@
 """Keeps Python's search for garbage short in a process that is only a broker, or a command.
 
-Nothing else runs while Python searches for cycles of objects that nobody uses any more. A full search looks at all
+Nothing else runs while Python searches for cycles of objects that are no longer used. A full search looks at all
 objects, 0.5 µs each: with 10,000 partitions that is 0.3 seconds. Most objects belong to replicas and live as long as
 their topics, so they are excluded from the search (`gc.freeze`) when there are many new ones. A replica that is closed
 is freed without a search (`PartitionReplica.let_go`).

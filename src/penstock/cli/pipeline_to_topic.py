@@ -124,7 +124,7 @@ def mirror(
 ) -> None:
     """Copy topics of another Kafka cluster to this one: same partitions, order, keys, headers and timestamps.
 
-    -o is an option for writing here. Nobody else should write the copies.
+    -o is an option for writing here. No other program should write to the copies.
     """
     # fmt: on
     check_when(every, once)

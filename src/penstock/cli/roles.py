@@ -33,6 +33,7 @@ def roles() -> None:
     """Give roles to users and groups, and make roles of your own.
 
     \\b
+    viewer     sees topics, records, groups and the cluster; joins no group, changes nothing
     reader     reads records, in groups of its choice
     writer     writes records, also in transactions
     operator   creates, changes and deletes topics; reads no record, gives no right
@@ -94,7 +95,7 @@ class RolePermission(click.ParamType[Facts]):
 def create(api: RolesApi, role: str, permissions: tuple[Facts, ...], as_json: bool) -> None:
     """Create a role of your own, or replace its permissions: all who have it get the new ones."""
     made = api.put(ROLES, role, permissions=list(permissions))
-    note(f"the role {role} is set; `penstock roles grant {role} PRINCIPAL` gives it to somebody")
+    note(f"the role {role} is set; `penstock roles grant {role} PRINCIPAL` gives it to a user or a group")
     if as_json:
         show_json(made)
 
@@ -104,7 +105,7 @@ def create(api: RolesApi, role: str, permissions: tuple[Facts, ...], as_json: bo
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @asks(RolesApi)
 def delete(api: RolesApi, role: str, yes: bool) -> None:
-    """Delete a role of your own that nobody has."""
+    """Delete a role of your own that has no grants."""
     if not yes:
         confirm(f"delete the role {role}?")
     api.delete(ROLES, role)

@@ -36,7 +36,7 @@ def users() -> None:
     """Create, list and delete users, set passwords, and manage API tokens.
 
     Users log in to the Kafka port (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN) and to the HTTP port with the same name and
-    password. What they may do, `penstock roles grant` and `penstock acls add` say.
+    password. `penstock roles grant` and `penstock acls add` give them permissions.
     """
 
 

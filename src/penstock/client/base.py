@@ -57,7 +57,7 @@ DEFAULT_TTL_S: Final = 7 * 24 * 3600.0
 DEFAULT_RECONNECT_TIMEOUT_S: Final = 60.0
 CALL_SECONDS: Final = 30.0
 PUBLISH_SECONDS: Final = 10.0
-"""How long `publish` waits. A new leader takes about two seconds; a web request should not wait much longer."""
+"""How long `publish` waits. A new leader takes one to three seconds; a web request should not wait much longer."""
 FLUSH_SECONDS: Final = 60.0
 TRANSACTION_SECONDS: Final = 60.0
 """The default of a transaction's timeout, as in Kafka."""

@@ -30,7 +30,7 @@ from penstock.client.received_record import ReceivedRecord
 
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 5.0
-"""Between attempts to reach the same node. A failover takes one to two seconds: the client should notice it soon."""
+"""Between attempts to reach the same node. A failover takes one to three seconds: the client should notice it soon."""
 REDIRECTS_MAX: Final = 5
 """Redirects that are followed without a pause. After more, the nodes have not agreed yet on who is in charge."""
 

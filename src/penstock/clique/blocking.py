@@ -164,7 +164,7 @@ class BlockingClique(Registration):
         return self._clique.guarantee
 
     def status(self) -> CliqueStatus:
-        """What this process knows of its clique, without asking anybody."""
+        """The view of this process of its clique, without a request."""
         return self._clique.status()
 
     def wait_for_slots(self, timeout: Seconds | None = None) -> int:

@@ -293,7 +293,7 @@ class Clique(Registration):
         return guarantee_of(self._transport.capabilities)
 
     def status(self) -> CliqueStatus:
-        """What this process knows of its clique, without asking anybody."""
+        """The view of this process of its clique, without a request."""
         facts: dict[str, Any] = {}
         if self._membership is not None:
             facts = membership_facts(self._membership, has_joined=self._has_joined)

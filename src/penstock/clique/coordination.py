@@ -1,7 +1,7 @@
 """How a worker reaches the state of its clique: a coordinator takes beats and tells of new tables.
 
-Penstock's brokers have a durable coordinator (penstock.py). On carriers with compare-and-set the state is in a cell
-that the members share, and each applies its own beats to it (`penstock.ring.observer` has the rules)."""
+Penstock's brokers have a durable coordinator (http_coordinator.py). On carriers with compare-and-set the state is in a
+cell that the members share, and each applies its own beats to it (`penstock.ring.observer` has the rules)."""
 
 import asyncio
 from contextlib import suppress

@@ -33,7 +33,7 @@ RESEND_MAX_MS: Final = 30_000.0
 """The pause before a message is sent again, which doubles up to the second. Carriers lose messages rarely, when they
 reconnect; an owner that is busy must not get everything twice."""
 HOLD_MS: Final = 1_000.0
-"""What is held is looked at again after this time, also if the table has not changed."""
+"""Held messages are looked at again after this time, also if the table has not changed."""
 RETRY_MS: Final = 100.0
 """After an owner has answered that it is busy, or does not own the slot, and the table has not changed."""
 

@@ -369,7 +369,7 @@ class ForwardingTransport:
                     await self._intake.wait_for_change(TICK_SECONDS)
 
     async def close(self) -> None:
-        """What is left goes back to the carrier; without acknowledgements it is lost."""
+        """Messages that are left go back to the carrier; on one without acknowledgements they are lost."""
         if not self._is_open:
             return
         self._is_open = False

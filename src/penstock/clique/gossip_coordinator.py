@@ -161,7 +161,7 @@ class GossipCoordinator:
         return self._table
 
     def _owners_by(self, view: View) -> "tuple[list[str | None], dict[str, str]]":
-        """Who owns each slot, and the members. A worker that has left thinks of the others: what it has is for them."""
+        """Who owns each slot, and the members. A worker that has left counts the others only: its slots go to them."""
         if view.table is None and not view.has_left:
             return [None] * SLOTS, {view.worker: view.member_id}
         known = view.table if view.table is not None else self._known

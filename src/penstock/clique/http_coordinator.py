@@ -20,7 +20,7 @@ from penstock.ring.beats import Beat, BeatReply
 from penstock.ring.table import Table
 
 REQUEST_SECONDS: Final = 10.0
-"""How long a request may take that nobody waits for any more: its thread ends then."""
+"""How long a request may take when no caller waits for it any more: its thread ends then."""
 
 
 class HttpCoordinator:

@@ -132,7 +132,7 @@ class Inbox:
         return states
 
     def go_on(self, states: Iterable[SequenceState]) -> None:
-        """The owner before tells where sequences are."""
+        """The previous owner tells where sequences are."""
         admitted, handled = self._order.go_on(states, _now())
         for item in handled:
             self._working.pop(item.identity, None)

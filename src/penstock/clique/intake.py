@@ -1,5 +1,5 @@
-"""What the carrier gave to this worker, until it is handled: the most that there may be, and what is left at the
-end."""
+"""Messages that the carrier gave to this worker, until they are handled: how many there may be, and which are left at
+the end."""
 
 import asyncio
 from contextlib import suppress

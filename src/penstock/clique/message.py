@@ -62,8 +62,8 @@ class Slots(Collection[int]):
     def __init__(self, epochs: Mapping[int, int], *, lost: bool = False) -> None:
         self.epochs: Final = dict(sorted(epochs.items()))
         self.lost: Final = lost
-        """In `on_release`: the lease has ended, or another worker owns the slots already. What this worker has in its
-        memory for them must be dropped and not saved: the next owner may have changed it since."""
+        """In `on_release`: the lease has ended, or another worker owns the slots already. This worker
+        must drop its state of them and not save it: the next owner may have changed it since."""
 
     def has_key(self, key: bytes) -> bool:
         """Whether messages of this key belong to these slots."""

@@ -1,7 +1,7 @@
 """The carrier NATS: nats://host:port, with the extra penstock[nats].
 
-Messages are core NATS: whoever is subscribed gets them, and nothing is stored. So a message that is in a process when
-that crashes is lost, and one that is published while no worker runs, too. If the server has JetStream, the state of
+Messages are core NATS: the current subscribers get them, and nothing is stored. So a message is lost if the process
+that has it crashes, or if no worker runs when it is published. If the server has JetStream, the state of
 cliques is in the key-value bucket BUCKET, whose keys change by compare-and-set: then a key has one owner at a time.
 Without JetStream, owners are decided by gossip, as a best effort.
 
@@ -35,7 +35,7 @@ log = logging.getLogger("penstock.clique")
 BUCKET: Final = "penstock-cliques"
 """Create it beforehand, with more replicas, if the servers are a cluster: it is created with one."""
 NO_JETSTREAM: Final = (None, 10039, 10076)
-"""Error codes of a server that has no JetStream, for this account or at all; None: nobody listens to such requests."""
+"""Error codes of a server that has no JetStream, for this account or at all; None: no server answers such requests."""
 CONNECT_SECONDS: Final = 10.0
 RECONNECT_SECONDS: Final = 1
 """Between two attempts to reach the same server."""

@@ -223,8 +223,8 @@ class Resequencer(Generic[Item]):
         return states, held
 
     def go_on(self, states: Iterable[SequenceState], now: float) -> tuple[list[Item], list[Item]]:
-        """The owner before has told where the sequences are: what may go on because of it, and what turns out to be
-        handled already. A sequence that has begun here meanwhile (4) stays as it is."""
+        """The previous owner has told where the sequences are. Returns the items that may go on because of it, and
+        those that turn out to be handled already. A sequence that has begun here meanwhile (4) stays as it is."""
         admitted: list[Item] = []
         handled: list[Item] = []
         for state in states:

@@ -259,7 +259,7 @@ class PenstockTransport:
             await self._queue.flush(max(0.0, timeout_s))
 
     async def close(self) -> None:
-        """What is not handled goes to other workers."""
+        """Messages that are not handled go to other workers."""
         if self._queue is not None:
             await self._queue.close(CLOSE_SECONDS)
             self._queue = None

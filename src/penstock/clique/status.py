@@ -11,7 +11,7 @@ from penstock.ring.table import NO_OWNER
 
 
 class CliqueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The view of one process, without asking anybody."""
+    """The view of one process, without a request."""
 
     clique: str
     carrier: str

@@ -1,5 +1,6 @@
 """What a clique asks of the code between it and its carrier. There are two implementations: for carriers that forward
-(forwarding_transport.py), and for Penstock, whose brokers hand messages to owners themselves (penstock.py)."""
+(forwarding_transport.py), and for Penstock, whose brokers hand messages to owners themselves
+(penstock_transport.py)."""
 
 from collections.abc import Callable, Collection
 from typing import Protocol

@@ -30,7 +30,8 @@ ERROR_HEADER: Final = "penstock-reply-error"
 FRAMES_BYTES_MAX: Final = 512 * 1024
 """Frames are put into one message of the carrier up to this size, if the carrier takes so much."""
 FORWARD_BYTES_MAX: Final = 4 * 1024
-"""What forwarding adds to a message, at most: so a message that a carrier just takes could not be forwarded."""
+"""The most that forwarding adds to a message. So a message that is only just small enough for a carrier could not be
+forwarded."""
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True, tag="f"):

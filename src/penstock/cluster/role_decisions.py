@@ -33,7 +33,7 @@ def put_role(state: ClusterState, role: Role, limits: Limits) -> list[MetadataRe
 
 
 def delete_role(state: ClusterState, name: str) -> list[MetadataRecord]:
-    """A role that nobody has: otherwise people would lose permissions that they are not asked about."""
+    """Only a role without grants can be deleted: otherwise users would lose permissions without notice."""
     find_role(name, state.access.roles)
     if name not in state.access.roles:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the role {name!r} is built in and cannot be deleted")

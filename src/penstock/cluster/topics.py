@@ -35,7 +35,7 @@ INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
         "segment.bytes": "16777216",
         "min.cleanable.dirty.ratio": "0.3",
     },
-    # One record for each clique, written anew with every change.
+    # One record for each clique, which every change writes again.
     CLIQUES_TOPIC: {
         "cleanup.policy": "compact",
         "compression.type": "producer",

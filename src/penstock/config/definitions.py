@@ -82,7 +82,7 @@ _DEFINITIONS = (
         default="producer",
         synonym="compression.type",
         doc="How batches are stored: producer keeps them as they came; with any other value the broker "
-        "compresses batches with another codec again, at the cost of its CPU.",
+        "recompresses batches that have another codec, which costs CPU.",
     ),
     Definition(
         name="compression.zstd.level",

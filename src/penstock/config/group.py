@@ -25,7 +25,7 @@ USUAL = ShareGroupSettings()
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 KAFKA_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 KAFKA_DEAD_LETTER_PREFIX = "dlq."
-"""Kafka's default. Whoever may configure a group could otherwise have the broker write to any topic."""
+"""Kafka's default. A user that may configure a group could otherwise have the broker write to any topic."""
 BY_DURATION = "by_duration"
 DAY_MS = 86_400_000
 LONGEST_DURATION = 40

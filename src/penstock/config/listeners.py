@@ -30,7 +30,7 @@ PASSWORD_MECHANISMS: tuple[Mechanism, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512", 
 TOKEN_MECHANISMS: tuple[Mechanism, ...] = ("OAUTHBEARER",)
 """Offered behind them if there is an identity provider."""
 READABLE_MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "OAUTHBEARER")
-"""Send the password or the token itself: whoever reads it on the way can log in with it."""
+"""Send the password or the token itself: an eavesdropper can log in with it."""
 
 T = TypeVar("T")
 

@@ -164,7 +164,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1)] = 1
     default_replication_factor: Annotated[int, Meta(ge=0, le=32767)] = 0
-    """0: three copies, or as many as there are nodes in the cluster if those are fewer."""
+    """0: three copies, or one for each machine if there are fewer machines. A node that does not share its machine
+    counts as one."""
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Defaults of topic configs, by the topic configs' names."""
     topics: tuple[DeclaredTopic, ...] = ()

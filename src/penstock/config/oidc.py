@@ -43,7 +43,9 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.jwks.startswith("http://") and not self.jwks.startswith(
             ("http://127.0.0.1", "http://localhost")
         ):
-            expected = "https:// or a file: whoever can change the keys on the way can log in as anybody"
+            expected = (
+                "https:// or a file: an attacker who changes the keys on the way could log in as any user"
+            )
             raise ConfigError("oidc.jwks", self.jwks, expected)
 
     def _check_unused(self) -> None:

@@ -203,7 +203,7 @@ class OsDisk:
     def make_dir(self, path: str) -> None:
         try:
             if not self._has_root:
-                # For this user alone: records, and what is kept of passwords, are nobody else's.
+                # For this user alone: other users must not read records, or what is kept of passwords.
                 os.makedirs(self.root, mode=0o700, exist_ok=True)
                 self._has_root = True
             os.makedirs(self.path(path), exist_ok=True)

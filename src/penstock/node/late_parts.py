@@ -7,7 +7,7 @@ should not wait for those that the test does not use. One of them is needed
  - when the node begins to lead a partition of the internal topic with its state (`LatePart`), as after a restart;
  - when another node sends a request that no part serves yet (`make_all`).
 
-So a part that is not made has no state: it leads nothing, and nobody has asked it for anything.
+So a part that is not made has no state: it leads nothing, and no client has asked it for anything.
 """
 
 from collections.abc import Callable, Sequence

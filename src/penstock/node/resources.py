@@ -276,7 +276,7 @@ class Resources:
     # --- the cluster
 
     def check_idempotence(self, caller: Caller) -> None:
-        """Who may write to any topic may be an idempotent producer, as in Kafka since 2.8."""
+        """A caller that may write to at least one topic may use an idempotent producer, as in Kafka since 2.8."""
         if not self._access.allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
             self.check(caller, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 

@@ -1,4 +1,4 @@
-"""What people and tools are shown of a queue partition."""
+"""Views of a queue partition for people and tools."""
 
 from collections.abc import Iterator
 

@@ -31,7 +31,7 @@ Invariants. Code and tests cite the numbers.
       when a message fails.
   10  With lanes: a member that receives for an owner gets only messages of this owner's lanes, none of a revoked lane,
       and none while another member of the same owner holds some. When a lane gets another owner, or another epoch, the
-      leases on its messages end at once, and acknowledgements of the owner before are refused. So two members never
+      leases on its messages end at once, and acknowledgements of the previous owner are refused. So two members never
       hold messages of one lane.
       The lowest available offset (8) is the lowest of the owner's lanes then. A member may hold many messages of a
       lane: it processes those of one key in order, and keeps its lease while it tries again. However often an owner

@@ -39,7 +39,7 @@ class Suspects:
             self._announced_by[offset] = owner
 
     def give_up(self, first: int, last: int) -> None:
-        """Whoever has announced them does not work on them."""
+        """The owner that has announced them does not work on them."""
         for offset in self._within([(first, last)]):
             self._announced_by[offset] = None
 

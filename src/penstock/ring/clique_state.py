@@ -32,8 +32,8 @@ One owner at a time follows from these invariants, which the code below cites:
     not know the table could release by silence, a slot that it was given and takes up a moment later would have two
     owners.
  5. A removed member never comes back under its member id. A beat joins only if it names an epoch since the last removal
-    of any member (`removed_epoch`), and a member that was removed knows only earlier ones. So the beats of a dead
-    member that were delayed bring nobody back, without a list of the dead.
+    of any member (`removed_epoch`), and a member that was removed knows only earlier ones. So delayed
+    beats of a dead member do not bring it back, and no list of the dead is needed.
  6. A newcomer knows the clique before it takes part: its first beat only tells it the epoch, a later one joins, and it
     starts nothing before it has been told a table that has it as a member.
  7. A member that knows an epoch which this state has not reached is fenced: the state was lost or set back, and the

@@ -16,8 +16,8 @@ keeps its record for a week: so its epochs go on, and workers that come back aft
 slots.
 
 Invariants (those of `clique_state.py` are cited as S1...):
- 1. Nobody is told a state that is not committed, and memory holds only committed states. While a write of a clique is
-    under way its next requests wait, and are then taken together: one write for many workers that join at once.
+ 1. No worker is told a state that is not committed, and memory holds only committed states. While a write of a clique
+    is under way its next requests wait, and are then taken together: one write for many workers that join at once.
  2. A member's lease is over here when the coordinator has not taken a beat of it for `lease_ms`, counted from the
     receipt. The worker counts from the sending of that beat, so its lease has ended before (S2).
  3. A coordinator that has just loaded gives all members a whole lease: its predecessor may have taken a beat a moment

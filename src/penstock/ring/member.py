@@ -23,8 +23,8 @@ Invariants:
     on_acquire has finished, and before the lease has ended.
  2. The lease counts from the moment at which the beat was *sent* whose reply says that this is a member, by this clock,
     less LEASE_MARGIN for clocks that run at different speeds. The one that judges counts from the receipt of that
-    beat or of a later one. So the lease ends here before anybody can take it for over, however late the reply came,
-    and a process that was paused finds it ended when it wakes.
+    beat or of a later one. So the lease ends here before any other member can consider it ended, however late the reply
+    came, and a process that was paused finds it ended when it wakes.
  3. Tables are taken up only forwards: a reply that was overtaken changes nothing. Together with invariant 4 of
     `clique_state.py` this makes a release final.
  4. `held` in a beat covers every slot that a handler, on_acquire or on_release may still touch, as of the same moment

@@ -1,8 +1,8 @@
 """The table of a clique: which member owns each slot, since which epoch, and which slots are being handed over.
 
 A table is what workers and leaders are told. It has one content for each epoch: every change of members, owners or
-handovers makes a new epoch, and nobody is told a table before it is durable. So of two tables of a clique the one with
-the higher epoch is newer, and those who know the same epoch know the same table.
+handovers makes a new epoch, and no worker or leader is told a table before it is durable. So of two tables of a
+clique the one with the higher epoch is newer, and those who know the same epoch know the same table.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return unpack_indexes(self.owners)
 
     def owner_of(self, slot: int) -> SlotOwner | None:
-        """None while nobody owns the slot."""
+        """None while the slot has no owner."""
         at = int.from_bytes(self.owners[2 * slot : 2 * slot + 2], "little")
         if at == NO_OWNER:
             return None

@@ -11,14 +11,14 @@ affinity as a best effort and not one owner at a time: two members can see diffe
     view.table                 who owns what, by this picture; None while this member does not know enough
 
 What keeps the picture sound:
- 1. A member is believed to be alive only because it said so itself. What others say of it makes this one ask it. So the
-    news of a member that was away do not bring back the dead.
- 2. The dead are remembered with their incarnation, and so a message of theirs that was delayed is not taken for a
-    sign of life. One that is alive all the same is told, and comes back with a higher incarnation.
- 3. Nobody is dead because another one says so: a claim only makes it a suspect here, with the whole suspicion time to
-    answer. The suspect is told at once.
- 4. A newcomer takes no share before it is settled: it has heard from every member that another one named, or nobody has
-    answered it for a whole suspicion time. The others count it from then on.
+ 1. A member counts as alive only after a message of its own. A claim of another member that it is alive makes this one
+    ask it. So old news, from a member that was away, do not bring back the dead.
+ 2. Dead members are remembered with their incarnation, so that a delayed message of theirs does not count as a sign of
+    life. A member that is alive nevertheless is told so, and comes back with a higher incarnation.
+ 3. A claim that a member is dead only makes it a suspect here. It then has the whole suspicion time to answer, and is
+    told at once.
+ 4. A newcomer gets no slots before it is settled: it has heard from every member that another one named, or no member
+    has answered it for a whole suspicion time. The others count it from then on.
  5. A member that finds that it slept for longer than the suspicion time, or was declared dead, is a newcomer again.
 """
 
@@ -167,8 +167,8 @@ class View:
         if gossip.worker == self.worker:
             self._met_namesake(gossip)
         elif gossip.incarnation <= self._dead.get(gossip.worker, -1):
-            # A late message of a dead member, or one that does not know that it was declared dead (2). What it says of
-            # this one counts all the same: if both have declared each other dead, both must learn it.
+            # A late message of a dead member, or one that does not know that it was declared dead (2). Its
+            # claim about this member counts all the same: if both have declared each other dead, both must learn it.
             self._refute_any(gossip.claims, now_ms)
             self._ping(gossip.worker, self._claim_about(gossip.worker))
         elif gossip.leaving:
@@ -248,7 +248,7 @@ class View:
         self._announce(now_ms)
 
     def _ask(self, worker: str, now_ms: float) -> None:
-        """Somebody named a worker: it counts when it has answered (1)."""
+        """A member named a worker: it counts when it has answered (1)."""
         if worker not in self._named and len(self._named) < CLAIMS_MAX:
             self._named[worker] = now_ms
             self._ping(worker)

@@ -4,7 +4,7 @@
     StoredKey      = H(HMAC(SaltedPassword, "Client Key"))      proves that a client knows the password
     ServerKey      = HMAC(SaltedPassword, "Server Key")         proves to the client that the server knows it too
 
-From these nobody can log in, and guessing a password costs `iterations` hashes per guess.
+These are not enough to log in, and guessing a password costs `iterations` hashes per guess.
 
 A user that does not exist gets a *decoy*: a credential made from the user's name and a secret of the cluster. The
 exchange then runs to its end as with a wrong password. The decoy of a name is always the same, because a salt that
@@ -151,7 +151,7 @@ class Decoys(msgspec.Struct, frozen=True):
     """Makes credentials for users that do not exist."""
 
     secret: bytes
-    """The same on all nodes and after a restart, and known to nobody else."""
+    """The same on all nodes and after a restart, and known only to them."""
     salt_bytes: int = SALT_BYTES
     iterations: int = DEFAULT_ITERATIONS
 
@@ -159,7 +159,7 @@ class Decoys(msgspec.Struct, frozen=True):
         return "Decoys()"
 
     def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """The decoy of a user. Nobody knows a password for it."""
+        """The decoy of a user. There is no known password for it."""
         name = f"{mechanism.sasl_name}\0{user}".encode()
         salt = hmac.digest(self.secret, b"salt\0" + name, "sha512")[: self.salt_bytes]
         keys = hmac.digest(self.secret, b"keys\0" + name, "sha512")

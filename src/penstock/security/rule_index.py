@@ -10,7 +10,8 @@ A rule is compiled into two sets of operations, as bits: those that it allows an
 Rules on one name are merged into one entry, so that a decision reads at most one entry for the name, one for `*`, and
 one per length of prefix that the principal has. Only rules with a host of their own are looked at one by one.
 
-An index never changes. A change copies the table of names and makes the entries of the changed names anew.
+An index never changes. A change makes a new index: it copies the table of names, and computes the entries of the
+changed names again.
 """
 
 from collections.abc import Iterable, Iterator

@@ -119,7 +119,7 @@ class ClientQuotas:
 
     def __init__(self, table: QuotaTable = NO_QUOTAS, max_tracked: int = MAX_TRACKED) -> None:
         self.table = table
-        """Replaced when quotas change. What was used before still counts."""
+        """Replaced when quotas change. Usage from before still counts."""
         self._max_tracked = max_tracked
         self._rates: OrderedDict[_Key, WindowedRate] = OrderedDict()
         self._buckets: OrderedDict[_Key, TokenBucket] = OrderedDict()

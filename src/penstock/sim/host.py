@@ -44,7 +44,7 @@ SWAPS = 15
 
 
 class Host(SimMachine):
-    """A computer. What runs on it is the node as it ships."""
+    """A computer that runs the node as it ships."""
 
     def __init__(self, world: "ClusterWorld", node_id: NodeId, random: Random) -> None:
         super().__init__(f"n{node_id}", random)

@@ -1,7 +1,8 @@
 """What a clique promises, checked at every step of the ring level.
 
 The witness sees every state that was committed, every handler that starts and ends, and every acknowledgement that a
-leader accepts. It knows the truth because it sees all of it at once, which nobody in the world does.
+leader accepts. It knows the truth because it sees all of it at once, which no node or worker in
+the simulated world does.
 """
 
 from collections import Counter, defaultdict

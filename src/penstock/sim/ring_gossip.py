@@ -145,7 +145,7 @@ class GossipWorker(Process):
                 self._world.tally.add("held or refused")
 
     def _retry(self) -> None:
-        """What was not handled is sent again, by the table that is known now."""
+        """Sends items that were not handled again, by the table that is known now."""
         self.items = [item for item in self.items if not item.is_done]
         for item in self.items:
             self.route(item, 0)

@@ -5,8 +5,9 @@
      "receipts": "..."}
 
 `jobs`       ranges of offsets, the last one included. A micro-batch that is replayed has the same rows for this reason,
-             whoever has received its jobs meanwhile. Sinks depend on that: to one that has the micro-batch already, a
-             replay is nothing new, and other jobs in it would be accepted though nothing was done with them.
+             even if other workers have received its jobs meanwhile. Sinks depend on that: a sink that has the
+             micro-batch already skips a replay, so other jobs in it would be accepted though nothing was done with
+             them.
 `ids`        of the topics: one that was created again has other records at these offsets.
 `receipts`   those of the jobs, compressed, so that the driver that takes over can renew their leases and accept them.
 `consumer`   the name under which the queue knows the stream. It survives restarts, so that a stream that holds an

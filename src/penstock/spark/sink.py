@@ -1,9 +1,9 @@
 """The writers behind `format("penstock")`: rows to topics; streaming queries exactly once, if the brokers can do it.
 
 A task sends its rows as they come and reports only when every one of them is acked by all replicas. Within one
-attempt nothing is written twice, since the producer is idempotent. What a task that is tried again has written before
-does not count: `sink_attempts.py`. Without that, its rows are written again: Spark has no way to undo those of the
-first attempt, and its own Kafka sink does the same.
+attempt nothing is written twice, since the producer is idempotent. Rows of a failed attempt do not count when the
+task is tried again: `sink_attempts.py`. Without that, the rows are written again: Spark has no way to undo those of
+the first attempt, and its own Kafka sink does the same.
 
 Spark makes the writer again for each micro-batch, and commits in another process than it plans and writes in. So the
 reports of tasks (`Written`) carry everything that the commit needs. The process that commits imports this module too,

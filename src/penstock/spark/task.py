@@ -34,8 +34,8 @@ TARGET_ROWS: Final = 8_000
 """Enough to yield: measured, batches of 10,000 rows give twice the rate of 1,000, and 100,000 nothing more."""
 MOST_ROWS: Final = 20_000
 TARGET_BYTES: Final = 1_500_000
-"""Bytes of keys and values that are enough to yield: large records make batches of fewer rows. What one fetch brings is
-then yielded without being joined to the next; with 16 MB, records of 1 KB took a tenth more CPU."""
+"""Bytes of keys and values that are enough to yield: large records make batches of fewer rows. The rows of one
+fetch are then yielded without being joined to the next; with 16 MB, records of 1 KB took a tenth more CPU."""
 MOST_BYTES: Final = 32 << 20
 
 

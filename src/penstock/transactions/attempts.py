@@ -121,7 +121,7 @@ class Attempts:
         return LendResult(error=ErrorCode.POLICY_VIOLATION) if self._store.is_full else None
 
     def _free(self, owner: str) -> TransactionalId | None:
-        """An attempt that nobody has. Attempts of a decision are free again when their markers are written."""
+        """An attempt that is not lent. Attempts of a decision are free again when their markers are written."""
         pool = self._store.pools.find(owner)
         if pool is None or len(pool.lent) == len(pool):
             return None

@@ -65,7 +65,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     dialect: int = Dialect.V1
     """Of the client that made the last change: a number that Kafka defines, see `Dialect`."""
     owner: str = ""
-    """The transactional id that lends this producer; empty if it is nobody's attempt."""
+    """The transactional id that lends this producer; empty if it is not an attempt."""
     version: int = NO_VERSION
     """An attempt: the version for which it is lent, or NO_VERSION. Others: the last version that is committed."""
     other_tags: tuple[tuple[int, bytes], ...] = ()
@@ -192,6 +192,6 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     def moved(self, state: TransactionState, now_ms: int, **changes: Any) -> "Transaction":
         assert state in TRANSITIONS[self.state], f"{self.state.title} -> {state.title}"
         changes.setdefault("previous_producer_id", self.producer_id)
-        if self.owner and state in DECIDED:  # whoever has ended it: its task has it no longer
+        if self.owner and state in DECIDED:  # its task no longer has it, whichever client ended it
             changes["version"] = NO_VERSION
         return msgspec.structs.replace(self, state=state, updated_ms=now_ms, **changes)

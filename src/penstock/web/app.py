@@ -6,7 +6,7 @@
 /v1/...     the web API, and its WebSockets: see `operations`
 /console/   the web console, a page on this API: see `console_files`
 
-Every refusal, on any path, has the shape of `api.problems`.
+Every refusal has the shape of `api.problems`, except that of /ready: {"ready": false, "reason": ...}.
 """
 
 import asyncio

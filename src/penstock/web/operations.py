@@ -5,8 +5,9 @@ beside those that all operations have (400, 503, and 408, 413 and 415 for those 
 rows, checks the permission, and turns every failure into the same JSON; `api.openapi` describes them. To add an
 operation, write a handler and add a row.
 
-Outside the table: /health, /ready and /metrics (`app`), which load balancers and Prometheus read, and which need no
-permission; and the WebSockets, whose first frame says what they are about, so that they check permissions themselves.
+Outside the table: /health and /ready (`app`), which need no permission; /metrics (`app`), which needs DESCRIBE on the
+cluster unless `metrics_without_login` is set; and the WebSockets, whose first frame says what they are about,
+so that they check permissions themselves.
 """
 
 from functools import cached_property
@@ -283,7 +284,7 @@ def _access_rules(node: Node) -> list[HttpOperation]:
         HttpOperation("PUT", "/v1/roles/{role}", roles.put_role, ALTER, CLUSTER,
                       "Create or replace a role; all who have it get its new permissions", (409,), changes="role"),
         HttpOperation("DELETE", "/v1/roles/{role}", roles.delete_role, ALTER, CLUSTER,
-                      "Delete a role that nobody has", (404, 409), 204, changes="role"),
+                      "Delete a role without grants", (404, 409), 204, changes="role"),
         HttpOperation("GET", "/v1/grants", roles.list_grants, DESCRIBE, CLUSTER, "Who has which role", (409,)),
         HttpOperation("POST", "/v1/grants", roles.grant_role, ALTER, CLUSTER,
                       "Give a role to a principal, for everything or for a pattern of names",

@@ -49,7 +49,7 @@ class ScannedRecord:
         return BySchema(found, None if found.problem else msgspec.json.encode(found.value))
 
     def value_as_json(self) -> Any:
-        """What a value of JSON has, also by its schema. msgspec.DecodeError if it is no JSON."""
+        """The value as parsed JSON, or as its schema decodes it. msgspec.DecodeError if it is no JSON."""
         if self.value is not None and not self.value.decoded.problem:
             return self.value.decoded.value
         return msgspec.json.decode(self.record.value or b"")

@@ -1,4 +1,4 @@
-"""Fetch sessions of users: nobody reads by another user's session, or by rights that were taken away."""
+"""Fetch sessions of users: no user reads by another user's session, or by rights that were taken away."""
 
 from collections.abc import Iterator
 

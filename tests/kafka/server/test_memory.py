@@ -84,7 +84,7 @@ def connections_of(broker: Broker) -> list[Connection]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Polls the broker: nobody tells its clients about its memory."""
+    """Polls the broker: it does not tell clients about its memory."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline

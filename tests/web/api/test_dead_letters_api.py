@@ -153,7 +153,7 @@ def test_invented_letters_do_not_go_to_other_topics(http: httpx.Client, create: 
 
 
 def test_steps_pass_letters_that_are_refused(http: httpx.Client, create: Create) -> None:
-    """Letters without a copy of their message stay: a caller that begins anew would get them again and again."""
+    """Letters without a copy of their message stay: a caller that starts again would get them again and again."""
     topic = create(configs={"errors.deadletterqueue.topic.name": "dlq.steps"})
     rejected(http, topic, [{"value": number} for number in range(3)])
     start, refused, steps = None, list[Any](), 0

@@ -1,7 +1,7 @@
 """Requests of operators about transactions: list, describe, end.
 
 A coordinator knows the transactions of its ids. A partition's leader knows which producers have a transaction open in
-the log. A transaction that is open in the log and that no coordinator knows *hangs*: nobody will end it, and
+the log. A transaction that is open in the log and that no coordinator knows *hangs*: no coordinator will end it, and
 `read_committed` readers wait for ever. `open_on` compares the two.
 
 All methods retry temporary failures.
@@ -208,7 +208,7 @@ class TransactionAdmin:
         ]
 
     def _leader_once(self, tp: TopicPartition) -> int:
-        """Asks for new metadata: a request that was refused may have gone to the leader before."""
+        """Asks for new metadata: a request that was refused may have gone to the previous leader."""
         self._cluster.forget_leaders([tp.topic])
         return self._cluster.leader_once(tp)
 

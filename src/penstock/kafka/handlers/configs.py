@@ -252,8 +252,8 @@ def _check(context: RequestContext, resource_type: int, name: str) -> None:
 
 
 def _check_dead_letters(context: RequestContext, group: str, configs: Mapping[str, str | None]) -> None:
-    """The broker itself copies dead letters. So whoever names their topic must have the right to write there, and to
-    read what is copied: otherwise a queue would carry records past the access rules."""
+    """The broker itself copies dead letters. So a caller that names their topic must have the right to write there, and
+    to read the messages that are copied: otherwise a queue would carry records past the access rules."""
     target = (configs.get(DEAD_LETTER_TOPIC) or "").strip()
     if not target or not context.node.access.is_required:
         return

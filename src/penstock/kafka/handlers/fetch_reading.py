@@ -1,7 +1,7 @@
 """Reads partitions for one Fetch request, within its limits.
 
 Records that are not in the system's cache are loaded by a thread first (`log.cold_range`), and then read like all
-others. So a reader of old records waits for the disk, and nobody else does.
+others. So a reader of old records waits for the disk, and no other client does.
 
 A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
 request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
@@ -70,7 +70,7 @@ class FetchReader:
         self._failed = False
         """Whether a partition was answered with an error."""
         self._cold: list[ColdRange] | None = []
-        """What has to be loaded; None once that was done: then all is read, as it is."""
+        """The ranges to load first; None once they are loaded: then everything is read, whether it is cold or not."""
 
     @property
     def is_cold(self) -> bool:

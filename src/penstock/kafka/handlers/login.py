@@ -8,8 +8,8 @@
     LOGGED_IN        SaslHandshake version 1          EXCHANGE: the client logs in again, as the same user (KIP-368)
 
 Any other request of these two is answered with ILLEGAL_SASL_STATE. A login that fails is answered after a delay
-(`node.access.logins`), and the connection is closed. What a client may send before it has logged in is up to the
-connection.
+(`node.access.logins`), and the connection is closed. The connection decides which requests a client may
+send before it has logged in.
 """
 
 import asyncio

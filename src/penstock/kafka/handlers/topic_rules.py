@@ -6,7 +6,7 @@ batch would double the time. A compressed batch is opened and counted if it clai
 offset_delta is another one in each record, so only very many empty records pack so well. A smaller wrong claim makes
 offsets jump by no more than honest small records would.
 
-What is opened is paid for on the event loop, so there is a bound on how much one request may make the broker
+Opening batches takes time on the event loop, so there is a bound on how much one request may make the broker
 decompress: a few kilobytes can hold a hundred megabytes.
 """
 

@@ -165,8 +165,8 @@ class KafkaListener:
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _close_deleted_users(self) -> None:
-        """Access rules or users have changed. What a user may do is asked at each request; a user that was deleted may
-        not even stay."""
+        """Access rules or users have changed. Each request checks permissions by itself, but connections of deleted
+        users must be closed."""
         for connection in list(self._connections):
             if connection.login is not None and connection.login.is_deleted:
                 connection.close(f"{connection.login.principal} was deleted")

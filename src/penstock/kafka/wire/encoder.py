@@ -4,8 +4,8 @@ The generated function appends to a bytearray; where a large `records` value com
 the list of pieces, the buffers follow as they are, and a new bytearray goes on after them. The server hands
 the list to the transport as it is.
 
-What a version cannot carry is left out. Values here are our own: a value that does not fit its field is
-a bug and raises as what it is (struct.error, AttributeError, TypeError).
+Fields that a version does not have are left out. Values here are our own: a value that does not fit its field is a
+bug, and raises struct.error, AttributeError or TypeError.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """The first user of a cluster that requires login: `admin`, with a password that is shown once.
 
-Without it, nobody could log in to make users. The controller makes it when login is required for the first time, and
-the node on which that happens shows the password. Users that were made before stay as they are. A program that embeds
-a broker may name the first users and their passwords itself.
+Without it, there would be no user that could log in and make others. The controller makes it when login is required for
+the first time, and the node on which that happens shows the password. Users that were made before stay as they are. A
+program that embeds a broker may name the first users and their passwords itself.
 """
 
 import asyncio

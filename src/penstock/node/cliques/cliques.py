@@ -23,10 +23,10 @@ from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import EventSink
 
 PARTITIONS = 8
-"""Of the state topic: coordinators are spread over the nodes of a cluster. The number of the queues' state topic."""
+"""Partitions of the state topic, over which coordinators are spread in a cluster: as many as the queues' state topic
+has by default."""
 HELD_BEATS_PART = 4
-"""The part of limits.max_peer_calls that may be beats which wait for news. Half of the calls may be those of
-clients."""
+"""A quarter of limits.max_peer_calls may be beats that wait for news. Half may be calls on behalf of clients."""
 
 NAMED_MAX = 1_000
 """Cliques with figures of their own: Prometheus accepts that many series from one target without difficulty."""

@@ -30,8 +30,9 @@ TABLE_WAIT_MS = 10_000
 PAUSE_SECONDS = 0.2
 """After a poll that failed, or found no such clique."""
 REFRESH_SECONDS = 1.0
-"""How soon a poll is given up that has not brought a table which a worker knows already: the coordinator that it went
-to may have been replaced, without having noticed. The coordinator is then asked once for what it knows now."""
+"""A worker may know a newer table than this node. If the long poll has not brought that table after this time, it is
+given up: its coordinator may have been replaced without having noticed. The coordinator is then asked once for its
+newest table."""
 EPOCHS_AHEAD_MAX = 100
 """A worker that claims to know an epoch further ahead of the coordinator's is refused. An honest one knows none ahead:
 its table was committed before. The claims of others cost one question each, so this bounds these, too."""

@@ -354,8 +354,8 @@ Sender = Callable[[CoreHost[C], object], None]
 
 
 def _level(refused: PenstockError, producer: Producer | None) -> int:
-    """A change of leader is nothing that an operator should look at: clients repeat their request at the next. Nor is a
-    refused producer: another one has taken its place."""
+    """A leader change is not logged as an error: clients retry at the next leader. Neither is a fenced producer:
+    another one has taken its place."""
     is_clients = isinstance(refused, KafkaError) and (
         refused.code == ErrorCode.NOT_LEADER_OR_FOLLOWER or producer is not None
     )

@@ -5,7 +5,7 @@
     registered     the controller knows the node's id, incarnation and addresses, and the metadata tells all nodes
     refused        a node that is not admitted logs why and retries; it stops if that is hopeless (`peers/refusals.py`)
 
-What this node announces about itself (the hello, gossip's metadata) changes once, when it has found its cluster.
+This node's announcements about itself (the hello, gossip's metadata) change once, when it has found its cluster.
 """
 
 import asyncio

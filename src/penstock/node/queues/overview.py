@@ -276,7 +276,7 @@ class QueueOverview:
         )
 
     async def _describe_stored(self, request: DescribeQueue, partition: Partition) -> QueueDescription:
-        """A queue that is not loaded. Nobody works on it."""
+        """A queue that is not loaded. It has no consumers."""
         queue, topic = request.queue, partition.name.topic
         end = partition.end_for(self._state.group_config(queue.group_id).isolation)
         blank = QueueDescription(

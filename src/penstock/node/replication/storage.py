@@ -65,7 +65,7 @@ class Storage(Part):
             raise
         self.workers = Workers()
         self.cold_reads = Workers(COLD_READ_THREADS, "penstock-cold-read")
-        """Loads old records that are not in the system's cache, so that a reader of these keeps nobody else waiting."""
+        """Loads old records that are not in the system's cache, so that no other client waits for a reader of these."""
         self.flusher = Flusher(disk, threads("penstock-flush"))
         self.raft = MultiRaft(
             me=self.me,

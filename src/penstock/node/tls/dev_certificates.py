@@ -1,7 +1,7 @@
 """Certificates for one machine: an authority, and what it signs for a broker and for a client.
 
-For development and tests. Whoever has `ca.key` can make a certificate for any name, and clients that trust `ca.pem`
-believe it: a real authority keeps its key elsewhere.
+For development and tests. With `ca.key`, a certificate for any name can be made, and clients that trust `ca.pem` accept
+it: a real authority keeps its key elsewhere.
 """
 
 import os
@@ -104,7 +104,7 @@ def _load_key(path: Path) -> EllipticCurvePrivateKey:
 
 
 def _write_secret(path: Path, data: bytes) -> None:
-    """Nobody else can read it, from its first byte on."""
+    """Only this user can read the file, from its first byte on."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

@@ -4,5 +4,5 @@
     PATH/orders/date=2026-01-31/part-....parquet         records of that UTC day
 
 Executors write Parquet files (`parquet_files.py`); the driver commits them (`topic_table.py`). A file that no commit
-names is not part of the table, whoever wrote it and however that ended.
+names is not part of the table, even if it was written completely.
 """

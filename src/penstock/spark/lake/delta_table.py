@@ -170,8 +170,8 @@ class DeltaTopicTable(TopicTable):
 
 @contextmanager
 def _problems_told(storage: Storage) -> Iterator[None]:
-    """A table that cannot be reached, or that somebody has broken, is an ArchiveError. What the caller decides on is
-    passed on: that there is no table, and that another commit came first."""
+    """A table that cannot be reached, or that somebody has broken, is an ArchiveError. Two errors are
+    passed on, for the caller to decide: that there is no table, and that another commit came first."""
     try:
         yield
     except OSError as problem:

@@ -107,7 +107,7 @@ class OldState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_old_archive(root: str) -> OldState:
-    """The archive as its log has it. Nobody may be writing to it."""
+    """The archive as its log has it. No program may be writing to it."""
     folder = os.path.join(root, OLD_LOG)
     names = sorted(name for name in os.listdir(folder) if name[:1].isdecimal())
     snapshots = [name for name in names if name.endswith(SNAPSHOT)]

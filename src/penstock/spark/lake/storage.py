@@ -1,6 +1,6 @@
 """Where the files of an archive are: a folder on a disk that all executors see, or a prefix of a bucket on S3.
 
-A file that is written here is durable when `finish` has returned, and on S3 nobody sees it before. Only the tables'
+A file that is written here is durable when `finish` has returned, and on S3 it is not visible before. Only the tables'
 commits decide which files count (`topic_table.py`). Executors get a storage by value, with all they need to reach it.
 """
 

@@ -2,7 +2,7 @@
 
 The topic is read as a table: the newest value of each key counts, and a key whose newest record has no value is not
 there. The table is that of the start of a micro-batch. It is read again before a micro-batch if records have come to
-it, and otherwise kept. What is written is written once (`topic_stream.py`): a micro-batch that is tried again may find
+it, and otherwise kept. Each record is written once (`topic_stream.py`): a micro-batch that is tried again may find
 a newer table, but only one of its attempts counts.
 """
 

@@ -6,9 +6,9 @@ micro-batch the mirror knows one for each partition, a *sync point*:
 
     all records before source offset S are before target offset T, and all others will be at T or behind it
 
-because nobody else writes the target. A group that has committed C at the source continues at the T of the last sync
-point with S <= C: it misses nothing, and reads again at most what came between S and C. Only sync points of this run
-are known, and a group's offset here never goes back, so that one that is behind all of them stays where it is.
+because no other program writes the target. A group that has committed C at the source continues at the T of the last
+sync point with S <= C: it misses nothing, and reads again at most what came between S and C. Only sync points of this
+run are known, and a group's offset here never goes back, so that one that is behind all of them stays where it is.
 """
 
 import logging

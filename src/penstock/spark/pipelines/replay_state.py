@@ -27,7 +27,7 @@ from penstock.spark.problems import PipelineError
 
 VERSION: Final = 1
 FOLDER: Final = "_replays"
-"""In the archive's folder. It is no table, so nobody takes it for a topic."""
+"""In the archive's folder. It is no table, so it is not taken for a topic."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

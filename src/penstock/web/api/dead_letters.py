@@ -416,8 +416,8 @@ def _check_place(params: LettersParams) -> None:
 
 
 def _check_origin(letter: Letter, queue: str, topics: set[str] | None) -> None:
-    """Refuses a letter that names another topic than these of the queue, if they are given. Who may write to a
-    dead-letter topic can invent letters: somebody with more rights who sends all back would write them anywhere."""
+    """Refuses a letter that names another topic than these of the queue, if they are given. A user with WRITE on the
+    dead-letter topic can forge letters: a user with more rights who sends all back would write them to any topic."""
     name = letter.mark(dead_letter_headers.TOPIC) or ""
     if topics is not None and name not in topics:
         message = (

@@ -51,7 +51,7 @@ class EffectiveRule(msgspec.Struct, frozen=True, kw_only=True):
 
 class EffectiveRules(msgspec.Struct, frozen=True, kw_only=True):
     """All rules that are looked at for a principal, those for everybody included. A super user may do everything, and
-    no rule is looked at. What no rule allows is denied, and a rule that denies wins."""
+    no rule is looked at. An operation that no rule allows is denied, and a rule that denies wins."""
 
     principal: str
     super_user: bool

@@ -1,4 +1,5 @@
-"""Refusals of the HTTP port: {"error": {"code", "message", "field"}} with a status. There is no other shape.
+"""Refusals of the HTTP port: {"error": {"code", "message", "field"}} with a status. Only /ready
+answers 503 in another shape.
 
 `code` is for programs and never changes its meaning. A refusal of a Kafka handler has Kafka's name in lower case
 (`topic_already_exists`); the other codes are the web API's own. `message` is for people, and says what to do where that

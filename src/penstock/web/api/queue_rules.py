@@ -20,7 +20,7 @@ from penstock.web.api.queue_shapes import NewQueue
 
 
 class QueueRules:
-    """The rules of one new queue; none if it names nobody."""
+    """The access rules of one new queue; none if it names neither producers nor consumers."""
 
     def __init__(self, node: Node, wanted: NewQueue, topic: str) -> None:
         self._node = node

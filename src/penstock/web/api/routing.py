@@ -1,6 +1,6 @@
 """Serves the operations of the web API: path and query become one struct, the body another, and the handler returns a
-third. `table` has one row per operation. Routes, permissions, the OpenAPI document and the shape of errors are all made
-from that row and the handler's signature.
+third. `operations` has one row per operation. Routes, permissions, the OpenAPI document and the shape of errors are
+all made from that row and the handler's signature.
 
 `paths` finds the row of a request. Everything a caller sends is checked against the structs' constraints. An unknown
 name is refused: a misspelt option would silently have no effect.

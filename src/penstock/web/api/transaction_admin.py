@@ -70,7 +70,7 @@ class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionAdminApi:
-    """Operations on transactional ids, whoever uses them."""
+    """Operations on the transactional ids of all clients."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

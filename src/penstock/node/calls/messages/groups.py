@@ -22,7 +22,7 @@ class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
     """How many partitions each of the sources' topics has, 0 for one that does not exist, as the answering node knows
     them. If it knows of more than the asking node does, other nodes must be asked too."""
     sources: list[tuple[int, int, int]]
-    """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
+    """Topic (its number in SOURCE_TOPICS), partition and term of each source that was counted."""
     progress: list[tuple[int, int, int, int]]
     """Topic (its number in the request), partition, holders, offset."""
     started: list[tuple[int, str, list[int]]]

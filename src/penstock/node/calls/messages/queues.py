@@ -152,7 +152,7 @@ class DescribeQueue(msgspec.Struct, frozen=True, array_like=True):
 
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One queue on one partition. Numbers are None where the partition's leader could not be asked, or where the queue
-    is not loaded and nobody asked for its messages to be counted."""
+    is not loaded and the request did not ask for a count of its messages."""
 
     group_id: str
     topic: str

@@ -33,7 +33,7 @@ export function parsedJson(text) {
   }
 }
 
-/** Deeper JSON, or more text than this with its line breaks, is not indented: nobody reads it, and the tab would stall. */
+/** Deeper JSON, or more text than this with its line breaks, is not indented: people do not read it, and the tab would stall. */
 const INDENTED_DEPTH = 100;
 const INDENTED_CHARACTERS = 4_000_000;
 

@@ -145,7 +145,7 @@ class MessagesPage {
     return request;
   }
 
-  /** Begins anew with what the form says. @param {boolean} [opens] whether the message that it names is opened */
+  /** Starts the search again with the values of the form. @param {boolean} [opens] whether the message that it names is opened */
   search(opens = false) {
     this.#ended.abort();
     this.#ended = new AbortController();

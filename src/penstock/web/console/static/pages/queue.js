@@ -91,7 +91,7 @@ function consumerTable() {
     noun: "consumer",
     filterable: false,
     rowKey: (one) => one.id,
-    empty: () => emptyState("Nobody works on this queue", "Start a worker: with the command penstock worker, a share consumer of Kafka, or over HTTP."),
+    empty: () => emptyState("This queue has no consumers", "Start a worker: with the command penstock worker, a share consumer of Kafka, or over HTTP."),
     columns: [
       { title: "Name", value: (one) => one.name || one.id, class: "name" },
       { title: "Address", value: (one) => one.address },

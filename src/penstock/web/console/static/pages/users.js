@@ -85,7 +85,7 @@ function createUser() {
   formDialog("Create a user", {
     fields: [
       { name: "user", label: "Name", required: true },
-      { name: "password", label: "Password", type: "password", required: true, autocomplete: "new-password", help: "Nobody can read it later, only set another one." },
+      { name: "password", label: "Password", type: "password", required: true, autocomplete: "new-password", help: "It cannot be read later, only replaced." },
     ],
     submitLabel: "Create",
     submit: async ({ user, password }) => {
