@@ -90,9 +90,6 @@ class MachineWorld(ClusterWorld):
         self.tally.add("nodes", len(self.hosts))
         if self.is_large:
             self._count_idle()
-        for number in range(LOSSES):
-            wait = FAULTS_S * (number + self._losses.random()) / LOSSES
-            self.scheduler.after(wait, None, self._lose_machine)
 
     def _has_all(self) -> bool:
         """Every node is ready and knows of all nodes."""
@@ -112,10 +109,13 @@ class MachineWorld(ClusterWorld):
         self.tally.add("connections", connections // 2)
 
     def _gather_clients(self) -> None:
-        """The group has its time from now on."""
+        """No machine is lost before the group has formed: without most of them it cannot."""
         if self.scheduler.time > FORMING_S:
             self.consumer_group = None
         super()._gather_clients()
+        for number in range(LOSSES):
+            wait = FAULTS_S * (number + self._losses.random()) / LOSSES
+            self.scheduler.after(wait, None, self._lose_machine)
 
     def _lose_machine(self) -> None:
         machine = self.machine_of(self._losses.randrange(1, self._machines + 1))
