@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,15 +10,15 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.types import TopicPartition
 from penstock.web.metrics import render
-from penstock.web.snapshot import MemoryFigures, PartitionFigures, Snapshot, group_figures, of_counters
+from penstock.web.snapshot import MemoryFigures, PartitionFigures, Snapshot, group_figures
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def snapshot(counters: NodeMetrics | None = None, *, ready: bool = True, **figures: Any) -> Snapshot:
     """The snapshot of a node with these counters and figures."""
-    base = of_counters(counters or NodeMetrics(started_seconds=1000.0), ready=ready)
-    return msgspec.structs.replace(base, **figures)
+    counters = counters or NodeMetrics(started_seconds=1000.0)
+    return Snapshot(ready=ready, counters=counters.copy(), **figures)
 
 
 def scrape(shown: Snapshot) -> Samples:

@@ -19,17 +19,8 @@ from penstock.cli.pipeline_to_topic import dedupe, enrich, mirror, reprocess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PIPELINES = {
-    "archive": "Topics to Delta or Iceberg tables, by date, exactly once.",
-    "replay": "An archive back into topics, in order.",
-    "history": "An archive and what came since, as one table to count or query.",
-    "aggregate": "Counts and sums by key and window of time, to a topic or a table.",
-    "dedupe": "Topics to a topic, without records whose id came before.",
-    "enrich": "Topics to a topic, each record with a field more, from a compacted topic as a table.",
-    "mirror": "Topics of another Kafka cluster into this one, with the offsets of consumer groups.",
-    "reprocess": "An archive through a function of yours into a new topic.",
-}
 MEGABYTE = 1 << 20
+SHORT_HELP_MAX = 200
 COUNTS = """
     SELECT topic, partition, source, count(*) AS records, min(offset) AS first, max(offset) AS last
     FROM history GROUP BY topic, partition, source ORDER BY topic, partition, first
@@ -58,10 +49,11 @@ for _table_command in (optimize, vacuum, convert):
 @json_option
 def list_pipelines(as_json: bool) -> None:
     """List the pipelines there are."""
+    pipelines = [(name, command.get_short_help_str(SHORT_HELP_MAX)) for name, command in run.commands.items()]
     if as_json:
-        show_json([{"pipeline": name, "does": line} for name, line in PIPELINES.items()])
+        show_json([{"pipeline": name, "does": line} for name, line in pipelines])
     else:
-        show(table("pipeline", "does", rows=PIPELINES.items()))
+        show(table("pipeline", "does", rows=pipelines))
 
 
 @pipeline.group(
@@ -73,10 +65,6 @@ def list_pipelines(as_json: bool) -> None:
 )
 def run() -> None:
     """Run a pipeline on all records that exist now, or with --every until Ctrl-C."""
-
-
-for _run_command in (dedupe, enrich, mirror, reprocess):
-    run.add_command(_run_command)
 
 
 # --- archive
@@ -352,3 +340,7 @@ def aggregate(
             schedule=schedule,
         )
     finish_stream(as_json, done)
+
+
+for _run_command in (dedupe, enrich, mirror, reprocess):
+    run.add_command(_run_command)

@@ -1,6 +1,7 @@
 """Counters of the node: plain numbers, formatted only when a client scrapes them."""
 
 from bisect import bisect_left
+from copy import copy
 
 LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
@@ -15,6 +16,11 @@ class ApiMetrics:
         self.errors = 0
         self.seconds = 0.0
         self.buckets = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
+
+    def copy(self) -> "ApiMetrics":
+        other = copy(self)
+        other.buckets = self.buckets[:]
+        return other
 
 
 class NodeMetrics:
@@ -62,3 +68,10 @@ class NodeMetrics:
         api.buckets[bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
         if error:
             api.errors += 1
+
+    def copy(self) -> "NodeMetrics":
+        """The counters as they are now, for a thread that formats them."""
+        other = copy(self)
+        other.throttled = dict(self.throttled)
+        other.apis = {api_key: api.copy() for api_key, api in self.apis.items()}
+        return other

@@ -5,7 +5,7 @@ brokers in one process do not share figures.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -20,10 +20,10 @@ from prometheus_client.registry import Collector
 
 from penstock.kafka.wire.apis import ApiKey
 from penstock.node.coordination.undone_retention import HeldBack
-from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
+from penstock.node.metrics import LATENCY_BUCKETS_SECONDS, ApiMetrics
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import clique_metrics, push_metrics, queue_metrics
-from penstock.web.snapshot import ApiFigures, GroupFigures, MemoryFigures, PartitionFigures, Snapshot
+from penstock.web.snapshot import GroupFigures, MemoryFigures, PartitionFigures, Snapshot
 from penstock.web.transaction_metrics import transaction_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,8 +43,8 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from _node(self._snapshot)
-        yield from _apis(self._snapshot.apis)
-        yield _throttled(self._snapshot.throttled)
+        yield from _apis(self._snapshot.counters.apis)
+        yield _throttled(self._snapshot.counters.throttled)
         yield from _memory(self._snapshot.memory)
         yield from _partitions(self._snapshot.partitions)
         yield from _held_back(self._snapshot.held_back)
@@ -57,23 +57,24 @@ class _SnapshotCollector(Collector):
 
 
 def _node(snapshot: Snapshot) -> Iterator[Metric]:
+    counters = snapshot.counters
     yield _gauge("ready", "1 when the node can serve", snapshot.ready)
     yield _gauge(
-        "start_time_seconds", "When the node was started, in seconds since 1970", snapshot.started_seconds
+        "start_time_seconds", "When the node was started, in seconds since 1970", counters.started_seconds
     )
-    yield _counter("received_bytes", "Bytes received from Kafka clients", snapshot.bytes_in)
-    yield _counter("sent_bytes", "Bytes sent to Kafka clients", snapshot.bytes_out)
+    yield _counter("received_bytes", "Bytes received from Kafka clients", counters.bytes_in)
+    yield _counter("sent_bytes", "Bytes sent to Kafka clients", counters.bytes_out)
     yield _counter(
-        "http_received_bytes", "Bytes of HTTP requests that publish records", snapshot.http_bytes_in
+        "http_received_bytes", "Bytes of HTTP requests that publish records", counters.http_bytes_in
     )
     yield _counter(
         "http_sent_bytes",
         "Bytes of HTTP responses and WebSocket frames with records",
-        snapshot.http_bytes_out,
+        counters.http_bytes_out,
     )
-    yield _gauge("connections", "Open connections of Kafka clients", snapshot.connections)
+    yield _gauge("connections", "Open connections of Kafka clients", counters.connections)
     yield _counter(
-        "connections", "Connections that were ever accepted", snapshot.connections_total, "accepted"
+        "connections", "Connections that were ever accepted", counters.connections_total, "accepted"
     )
     yield _gauge("fetch_sessions", "Fetch sessions of consumers", snapshot.fetch_sessions)
     yield _gauge(
@@ -85,12 +86,12 @@ def _node(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counter(
         "fetch_sessions", "Fetch sessions that made room", snapshot.fetch_sessions_evicted, "evicted"
     )
-    yield _counter("failed_logins", "Logins that failed, on all ports", snapshot.failed_logins)
+    yield _counter("failed_logins", "Logins that failed, on all ports", counters.failed_logins)
     yield _gauge(
-        "event_loop_lag_seconds", "How late the event loop ran its last timer", snapshot.loop_lag_seconds
+        "event_loop_lag_seconds", "How late the event loop ran its last timer", counters.loop_lag_seconds
     )
     yield _counter(
-        "event_loop_slow_turns", "Times that one piece of work held the loop over 250 ms", snapshot.slow_turns
+        "event_loop_slow_turns", "Times that one piece of work held the loop over 250 ms", counters.slow_turns
     )
     yield _gauge("offline_partitions", "Partitions that could not be opened", snapshot.offline_partitions)
     yield _gauge("open_log_files", "Segments of logs whose file is open", snapshot.open_log_files)
@@ -119,25 +120,25 @@ def _counter(name: str, text: str, value: float, suffix: str = "") -> Metric:
     return CounterMetricFamily(full_name, text, value=value)
 
 
-def _apis(apis: Iterable[ApiFigures]) -> Iterator[Metric]:
+def _apis(apis: Mapping[int, ApiMetrics]) -> Iterator[Metric]:
     requests = CounterMetricFamily("penstock_requests", "Requests answered", labels=["api"])
     errors = CounterMetricFamily("penstock_request_errors", "Requests that failed", labels=["api"])
     seconds = HistogramMetricFamily(
         "penstock_request_seconds", "Time from a request's arrival to its answer", labels=["api"]
     )
-    for figures in apis:
-        api = api_name(figures.api_key)
+    for api_key, figures in sorted(apis.items()):
+        api = api_name(api_key)
         requests.add_metric([api], figures.requests)
         errors.add_metric([api], figures.errors)
         seconds.add_metric([api], _cumulative(figures.buckets), figures.seconds)
     yield from (requests, errors, seconds)
 
 
-def _throttled(counts: Iterable[tuple[str, int]]) -> Metric:
+def _throttled(counts: Mapping[str, int]) -> Metric:
     throttled = CounterMetricFamily(
         "penstock_throttled_requests", "Requests and connections above a quota", labels=["quota"]
     )
-    for quota, count in counts:
+    for quota, count in counts.items():
         throttled.add_metric([quota], count)
     return throttled
 
@@ -163,7 +164,7 @@ def api_name(api_key: int) -> str:
         return str(api_key)
 
 
-def _cumulative(buckets: tuple[int, ...]) -> list[tuple[str, float]]:
+def _cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
     bounds = [*(str(bound) for bound in LATENCY_BUCKETS_SECONDS), "+Inf"]
     return list(zip(bounds, accumulate(buckets), strict=True))
 

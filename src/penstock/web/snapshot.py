@@ -1,8 +1,8 @@
 """A snapshot of a node's counters and figures, for /metrics.
 
 The node only increments plain counters. A scrape copies them, with the figures of partitions and groups, into a
-Snapshot on the event loop, in slices; a thread formats the text. So a Snapshot has only numbers and strings, and no
-reference to an object that changes. The figures of one partition, group or queue are of one moment.
+Snapshot on the event loop, in slices; a thread formats the text. So a Snapshot has no reference to an object that
+changes. The figures of one partition, group or queue are of one moment.
 """
 
 import time
@@ -27,16 +27,6 @@ from penstock.types import Isolation, TopicPartition
 
 ROWS_PER_TURN = 200
 """Partitions and groups that are copied before other work gets its turn; each takes up to 20 µs."""
-
-
-class ApiFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One API's requests; `buckets` counts them by LATENCY_BUCKETS_SECONDS, the last one those beyond."""
-
-    api_key: int
-    requests: int
-    errors: int
-    seconds: float
-    buckets: tuple[int, ...]
 
 
 class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,19 +76,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that /metrics shows, at one moment."""
 
     ready: bool
-    started_seconds: float
-    bytes_in: int
-    bytes_out: int
-    http_bytes_in: int
-    http_bytes_out: int
-    connections: int
-    connections_total: int
-    loop_lag_seconds: float
-    slow_turns: int
-    apis: tuple[ApiFigures, ...]
-    failed_logins: int = 0
-    throttled: tuple[tuple[str, int], ...] = ()
-    """Requests and connections, by the quota that they exceeded."""
+    counters: NodeMetrics
+    """A copy. A node that is not ready shows nothing else."""
     memory: tuple[MemoryFigures, ...] = ()
     open_log_files: int = 0
     fetch_sessions: int = 0
@@ -125,7 +104,7 @@ async def take_snapshot(node: Node) -> Snapshot:
     """Copies what a scrape needs, in slices. Runs on the node's event loop."""
     began = time.perf_counter()
     memory = (_memory("kafka", node.client_memory), _memory("http", node.http_memory))
-    snapshot = msgspec.structs.replace(of_counters(node.metrics, ready=node.ready), memory=memory)
+    snapshot = Snapshot(ready=node.ready, counters=node.metrics.copy(), memory=memory)
     if not node.ready:
         return snapshot
     online = in_slices(list(node.partitions.online()), ROWS_PER_TURN)
@@ -155,38 +134,8 @@ async def take_snapshot(node: Node) -> Snapshot:
     )
 
 
-def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
-    """All that a node shows which is not ready."""
-    return Snapshot(
-        ready=ready,
-        started_seconds=counters.started_seconds,
-        bytes_in=counters.bytes_in,
-        bytes_out=counters.bytes_out,
-        http_bytes_in=counters.http_bytes_in,
-        http_bytes_out=counters.http_bytes_out,
-        connections=counters.connections,
-        connections_total=counters.connections_total,
-        loop_lag_seconds=counters.loop_lag_seconds,
-        slow_turns=counters.slow_turns,
-        failed_logins=counters.failed_logins,
-        throttled=tuple(counters.throttled.items()),
-        apis=tuple(_apis(counters)),
-    )
-
-
 def _memory(port: str, budget: MemoryBudget) -> MemoryFigures:
     return MemoryFigures(port=port, reserved_bytes=budget.used, waits=budget.waits)
-
-
-def _apis(counters: NodeMetrics) -> Iterable[ApiFigures]:
-    for api_key, api in sorted(counters.apis.items()):
-        yield ApiFigures(
-            api_key=api_key,
-            requests=api.requests,
-            errors=api.errors,
-            seconds=api.seconds,
-            buckets=tuple(api.buckets),
-        )
 
 
 def _partition(partition: Partition) -> PartitionFigures:
