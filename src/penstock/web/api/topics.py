@@ -50,6 +50,7 @@ from penstock.kafka.wire.messages.metadata import (
 )
 from penstock.nearest import nearest
 from penstock.node import Node
+from penstock.node.calls import CONTROLLER, AtNode, Target
 from penstock.node.calls.messages.status import TopicFigures
 from penstock.node.scheduling.shared_work import SharedWork
 from penstock.types import Caller, Operation, ResourceType
@@ -218,16 +219,21 @@ class Topics:
         operation, resources = Operation.DESCRIBE_CONFIGS, self._node.resources
         if not resources.visible(client.caller, ResourceType.TOPIC, (topic,), operation):
             return {}
-        return await self._configs(client, topic)
+        return await self._configs(client, topic, of=AtNode(self._node.node_id))
 
-    async def _configs(
-        self, client: InnerClient, topic: str, *, to: int | None = None
-    ) -> dict[str, ConfigFacts]:
+    async def _configs(self, client: InnerClient, topic: str, *, of: Target) -> dict[str, ConfigFacts]:
+        """As the node that has the role `of` knows them."""
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource])
-        answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, to=to)
+        answer = await client.ask_role(
+            of,
+            ApiKey.DESCRIBE_CONFIGS,
+            request,
+            DescribeConfigsResponse,
+            lambda answer: answer.results[0].error_code,
+        )
         [result] = answer.results
         check(result.error_code, result.error_message, "topic")
         return {row.name: _config(row) for row in sorted(result.configs, key=lambda row: row.name)}
@@ -293,15 +299,8 @@ class Topics:
             ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message)
-        return ConfigList(configs=await self._configs_as_decided(call.client, name))
-
-    async def _configs_as_decided(self, client: InnerClient, topic: str) -> dict[str, ConfigFacts]:
-        """The controller has the new configs for certain; this node may apply them a moment later."""
-        controller = self._node.view.controller_id
-        try:
-            return await self._configs(client, topic, to=controller)
-        except PenstockError:
-            return await self._configs(client, topic)
+        # The controller has the new configs for certain; this node may apply them a moment later.
+        return ConfigList(configs=await self._configs(call.client, name, of=CONTROLLER))
 
     async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
         name, count = call.params.topic, call.body.count
