@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
-from penstock.node.calls import methods
+from penstock.node.calls import LeaderOf, methods
 from penstock.node.calls.messages.queues import ReceivedBatch, ReceiveRequest
 from penstock.types import Caller, NodeId
 from tests.node.queues.test_waiting import Scene, play
@@ -109,7 +109,16 @@ def test_the_other_leaders_are_asked_on_without_the_one_whose_answer_was_lost(
         await scene.open()
         router = scene.node.queues.router
         ask = router._calls.ask
-        monkeypatch.setattr(router, "_leader", lambda partition: 1 + partition.partition)
+        find = router._calls._directory.find
+        monkeypatch.setattr(
+            router._calls._directory,
+            "find",
+            lambda target: (
+                NodeId(1 + target.group.partition)
+                if isinstance(target, LeaderOf) and target.group in scene.partitions
+                else find(target)
+            ),
+        )
         monkeypatch.setattr(
             router._calls,
             "ask",

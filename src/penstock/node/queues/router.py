@@ -33,11 +33,9 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
 )
 from penstock.node.calls.retry import may_repeat
-from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.local_queues import LocalQueues, internal_topic
 from penstock.node.queues.local_receiver import leaderless
 from penstock.node.queues.manager import QueueManager
-from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.types import Caller, GroupId, NodeId
 
@@ -64,14 +62,12 @@ class QueueRouter:
         *,
         node_id: NodeId,
         state: ClusterState,
-        view: ClusterView,
         partitions: PartitionTable,
         queues: QueueManager,
         calls: Calls,
     ) -> None:
         self._node_id = node_id
         self._state = state
-        self._view = view
         self._calls = calls
         self.local = LocalQueues(state=state, partitions=partitions, queues=queues, calls=calls)
         self._wait_ids = itertools.count((node_id << WAIT_ID_BITS) + 1)
@@ -149,24 +145,18 @@ class QueueRouter:
         """Whether this node leads all partitions."""
         return len(led) == 1 and led[0][0] == self._node_id and len(led[0][1]) == len(partitions)
 
-    async def _by_leader(self, partitions: Iterable[GroupId]) -> Led:
+    async def _by_leader(self, partitions: Sequence[GroupId]) -> Led:
         """Partitions by leader; each time another leader first, so that none is always asked before the others."""
         found: dict[int, list[GroupId]] = {}
-        for count, partition in enumerate(partitions, 1):
-            leader = self._leader(partition)
-            if leader != NO_LEADER:
-                found.setdefault(leader, []).append(partition)
-            if count % PARTITIONS_PER_TURN == 0:
+        for first in range(0, len(partitions), PARTITIONS_PER_TURN):
+            if first:
                 await asyncio.sleep(0)
-        led = list(found.items())
-        first = next(self._turn) % max(1, len(led))
-        return led[first:] + led[:first]
-
-    def _leader(self, partition: GroupId) -> int:
-        topic = self._state.topic_by_id(partition.topic_id)
-        if topic is None or partition.partition >= topic.partitions:
-            return NO_LEADER
-        return self._view.leader(partition)
+            led, _ = self._calls.by_node(partitions[first : first + PARTITIONS_PER_TURN], LeaderOf)
+            for leader, theirs in led.items():
+                found.setdefault(leader, []).extend(theirs)
+        leaders = list(found.items())
+        first = next(self._turn) % max(1, len(leaders))
+        return leaders[first:] + leaders[:first]
 
     async def _receive_in_turn(
         self, request: ReceiveRequest, led: Led, caller: Caller, *, wait_ms: int = 0

@@ -53,7 +53,7 @@ from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, Target
 from penstock.node.calls.messages.status import TopicFigures
 from penstock.node.scheduling.shared_work import SharedWork
-from penstock.types import Caller, Operation, ResourceType
+from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -196,8 +196,8 @@ class Topics:
         addresses = {one.node_id: f"{one.host}:{one.port}" for one in found.brokers}
         indexes = [row.partition_index for row in topic.partitions]
         earliest, latest = await asyncio.gather(
-            find_offsets(call.client, name, indexes, EARLIEST),
-            find_offsets(call.client, name, indexes, LATEST),
+            _offsets(call.client, name, indexes, EARLIEST),
+            _offsets(call.client, name, indexes, LATEST),
         )
         return TopicFacts(
             name=name,
@@ -398,6 +398,13 @@ def _summary(topic: MetadataResponseTopic) -> ListedTopic:
         partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
     )
+
+
+async def _offsets(
+    client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int
+) -> dict[int, int | PenstockError]:
+    found = await find_offsets(client, [TopicPartition(topic, one) for one in partitions], timestamp)
+    return {key.partition: offset for key, offset in found.items()}
 
 
 def _partitions(
