@@ -101,8 +101,8 @@ class QueueRouter:
             if is_over:
                 return []
             if len(left) < len(led):
-                gone = {one for node, theirs in led if (node, theirs) not in left for one in theirs}
-                partitions = [one for one in partitions if one not in gone]
+                skipped = {one for node, theirs in led if node not in dict(left) for one in theirs}
+                partitions = [one for one in partitions if one not in skipped]
             if problems or not led:
                 await retry.pause()
 
