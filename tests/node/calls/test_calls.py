@@ -106,6 +106,24 @@ async def test_a_request_to_this_node_reaches_its_handler_as_the_same_object() -
     assert bench.remote.asked == []
 
 
+async def test_keys_are_grouped_by_the_node_that_has_their_role() -> None:
+    bench = Bench()
+    forbidden = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed")
+
+    def target_of(key: str) -> Target:
+        if key == "secret":
+            raise forbidden
+        return CONTROLLER if key == "controller" else AtNode(NodeId(int(key)))
+
+    nodes, unknown = bench.calls.by_node(["3", "controller", "secret", "2", "1"], target_of)
+    assert nodes == {THIRD: ["3"], OTHER: ["controller", "2"], ME: ["1"]}
+    assert unknown == {"secret": forbidden}
+    bench.directory.is_known = False
+    nodes, unknown = bench.calls.by_node(["3", "controller"], target_of)
+    assert nodes == {THIRD: ["3"]}
+    assert isinstance(unknown["controller"], NotExecuted)
+
+
 async def test_a_handler_may_wait() -> None:
     bench = Bench()
     bench.directory.at = ME

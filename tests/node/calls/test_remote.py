@@ -166,6 +166,15 @@ async def test_an_older_node_is_not_asked_for_a_method_that_it_does_not_have() -
     assert await here.ask(AtNode(THERE), newer, memoryview(b"frame"), caller=BROKER) == b"frame"
 
 
+def test_a_row_says_with_which_version_its_method_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "METHODS", {})
+    needs, since = methods.NODES_ONLY, NEWEST_VERSION + 1
+    newer = methods._row(1, "newer", CreateTopic, CreateTopic, needs, repeatable=True, since=since)
+    older = methods._row(2, "older", CreateTopic, CreateTopic, needs, repeatable=True)
+    assert newer.since == since
+    assert older.since <= NEWEST_VERSION
+
+
 async def test_a_request_that_cannot_be_read_is_refused_and_not_executed() -> None:
     here, there, _ = two_nodes()
     executed: list[object] = []

@@ -8,7 +8,8 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
 from penstock.node import Node
-from penstock.node.calls import BROKER
+from penstock.node.calls import BROKER, methods, retry
+from penstock.node.calls.messages.groups import BeginShareGroup
 from penstock.node.queues import QueueDriver, registration
 from penstock.types import Caller
 from tests.node.queues.test_start_position import GROUP, create, play, topic_id
@@ -22,14 +23,15 @@ class Coordinator:
     def __init__(self, node: Node) -> None:
         self.is_there = asyncio.Event()
         self.asked = 0
-        self._begin = node.queues.share_groups.begin
-        node.queues.share_groups.begin = self.begin  # type: ignore[method-assign]
+        assert node.queues  # a late part: it serves the method from now on
+        self._begin = node.calls._handlers[methods.BEGIN_SHARE_GROUP.number]
+        node.calls._handlers[methods.BEGIN_SHARE_GROUP.number] = self.begin
 
-    async def begin(self, group_id: str, *, caller: Caller) -> None:
+    async def begin(self, caller: Caller, request: BeginShareGroup) -> None:
         self.asked += 1
         if not self.is_there.is_set():
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator now")
-        await self._begin(group_id, caller=caller)
+        await self._begin(caller, request)
 
 
 async def open_queue(node: Node, index: int = 0) -> QueueDriver:
@@ -61,6 +63,24 @@ def test_a_queue_that_begins_without_a_coordinator_is_registered_later(
         assert driver.is_open
         assert not node.queues.share_groups.is_known(GROUP)
         coordinator.is_there.set()
+        await noted(node)
+
+    play(tmp_path, act)
+
+
+def test_a_queue_that_was_not_registered_in_time_is_registered_while_it_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
+
+    async def act(node: Node) -> None:
+        await create(node)
+        coordinator = Coordinator(node)
+        assert (await open_queue(node)).is_open
+        assert coordinator.asked == 1, "the request itself asked as long as the retry policy says"
+        assert not node.queues.share_groups.is_known(GROUP)
+        coordinator.is_there.set()
+        await node.queues.tidy()
         await noted(node)
 
     play(tmp_path, act)

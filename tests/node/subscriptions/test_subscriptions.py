@@ -9,6 +9,8 @@ import pytest
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls import retry
+from penstock.node.calls.retry import Changes, Retry
 from penstock.node.subscriptions import BatchesRead, Bounds, page_reader
 from penstock.node.subscriptions.page_reader import PageKey, PageReader, Source
 from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
@@ -50,6 +52,7 @@ class FakeReader:
         self.reads = 0
         self.waiting = 0
         self.trouble: list[KafkaError] = []
+        self.bounds_trouble: list[KafkaError] = []
         self._grown = asyncio.Event()
 
     def append(self, *values: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
@@ -85,6 +88,8 @@ class FakeReader:
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]:
+        if self.bounds_trouble:
+            raise self.bounds_trouble.pop(0)
         return dict.fromkeys(partitions, Bounds(self.start, self.batches[-1][1] if self.batches else 0))
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
@@ -96,7 +101,9 @@ class ReaderHarness:
         self.reader = FakeReader()
         self.encoder = PlainEncoder()
         self.topic_id: UUID | None = TOPIC_ID
-        self.page_reader = PageReader(self.reader, lambda _: self.topic_id, cache_bytes)
+        self.page_reader = PageReader(
+            self.reader, lambda _: self.topic_id, lambda: Retry(Changes()), cache_bytes
+        )
 
     async def page(self, offset: int) -> Page | ReadOutcome:
         future: asyncio.Future[Page | ReadOutcome] = asyncio.get_running_loop().create_future()
@@ -210,6 +217,29 @@ def test_a_read_of_deleted_records_returns_the_log_start() -> None:
         harness.reader.append(b"a", b"b", b"c")
         harness.reader.start = 2
         assert await harness.page(0) == ReadOutcome(start=2)
+
+    run_with_reader(scenario)
+
+
+def test_a_leader_that_is_gone_when_it_is_asked_for_the_log_start_is_asked_again() -> None:
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a", b"b", b"c")
+        harness.reader.start = 2
+        harness.reader.bounds_trouble = [KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")]
+        assert await harness.page(0) == ReadOutcome(start=2)
+
+    run_with_reader(scenario)
+
+
+def test_a_leader_that_is_gone_for_longer_than_a_request_looks_for_it_is_still_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
+
+    async def scenario(harness: ReaderHarness) -> None:
+        harness.reader.append(b"a")
+        harness.reader.trouble = [KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")] * 5
+        assert isinstance(await harness.page(0), Page)
 
     run_with_reader(scenario)
 

@@ -40,7 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 from penstock.node.calls import CoordinatorOf, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
-from penstock.node.calls.retry import is_retryable
+from penstock.node.calls.retry import NO_COORDINATOR, is_retryable
 from penstock.types import ResourceType, TopicPartition
 
 MANY_GROUPS_SINCE_VERSION = 8
@@ -53,14 +53,6 @@ INNER_VERSION = 9
 FORWARDED_PARTITIONS = 10_000
 """The most partitions for which another node is asked: both nodes decode the answer on their event loops. A consumer
 names far fewer; requests of tools, for many groups or for everything that a group has, are not forwarded."""
-NOT_HERE = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-"""Another node coordinates the group, or none does yet."""
 
 _OLDER_CODES = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
@@ -217,7 +209,7 @@ async def _fetch_group(
         rows.reserve(1 + len(committed))
         await rows.pause(1 + len(committed))
     except KafkaError as mistake:
-        if mistake.code in NOT_HERE and may_forward and not by_id:
+        if mistake.code in NO_COORDINATOR and may_forward and not by_id:
             return await _ask_coordinator(context, wanted, rows, require_stable)
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
     topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)
@@ -241,7 +233,7 @@ async def _ask_coordinator(
             code_of=lambda response: _group_of(response).error_code,
         )
     except KafkaError as trouble:
-        is_passing = is_retryable(trouble.code) and trouble.code not in NOT_HERE
+        is_passing = is_retryable(trouble.code) and trouble.code not in NO_COORDINATOR
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else trouble.code
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=code)
     group = _group_of(response)

@@ -1,4 +1,5 @@
-"""First and last offsets of partitions, from their leaders: one request per node for all partitions that it leads."""
+"""First and last offsets of partitions, from their leaders: one request per node for all partitions that it leads, of
+any number of topics; several if they are many."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,12 +9,13 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from penstock.node.calls.retry import may_repeat
-from penstock.types import Isolation
+from penstock.types import Isolation, TopicPartition
 
 LATEST, EARLIEST = -1, -2
 """These ask for the ends of a log instead of the offset of a time."""
@@ -21,7 +23,12 @@ NOT_FOUND = -1
 """The offset of a time after the last record."""
 CONSUMER = -1
 
-Found = dict[int, int | PenstockError]
+ANSWER_SECONDS = 10.0
+"""How long a leader may take, unless its answer is wanted earlier."""
+PARTITIONS_PER_REQUEST = 1_000
+"""A request is encoded without a pause."""
+
+Found = dict[TopicPartition, int | PenstockError]
 """For each partition its offset, or the error."""
 
 
@@ -35,15 +42,15 @@ async def get_offsets(
     """Asks again while leaders are being elected. Raises the error of a partition whose leader gives no offset."""
     retry = client.node.calls.retry()
     offsets: dict[int, int] = {}
-    missing = list(partitions)
+    missing = [TopicPartition(topic, partition) for partition in partitions]
     while missing:
-        found = await find_offsets(client, topic, missing, timestamp, isolation)
-        for partition, offset in found.items():
+        found = await find_offsets(client, missing, timestamp, isolation)
+        for key, offset in found.items():
             if isinstance(offset, int):
-                offsets[partition] = offset
+                offsets[key.partition] = offset
             elif retry.is_over or not _may_pass(offset):
                 raise offset
-        missing = [partition for partition in missing if partition not in offsets]
+        missing = [key for key in missing if key.partition not in offsets]
         if missing:
             await retry.pause()
     return offsets
@@ -51,45 +58,68 @@ async def get_offsets(
 
 async def find_offsets(
     client: InnerClient,
-    topic: str,
-    partitions: Iterable[int],
+    partitions: Iterable[TopicPartition],
     timestamp: int,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    *,
+    timeout_seconds: float | None = None,
 ) -> Found:
-    """Asks each leader once."""
-    found: Found = {}
-    by_leader: dict[int, list[int]] = {}
-    for partition in partitions:
-        try:
-            by_leader.setdefault(client.leader_of(topic, partition), []).append(partition)
-        except KafkaError as unknown:
-            found[partition] = unknown
-    asked = (_ask_one(client, to, topic, rows, timestamp, isolation) for to, rows in by_leader.items())
+    """Asks each leader once. One that has not answered after `timeout_seconds` is not waited for."""
+    by_leader, unknown = client.node.calls.by_node(partitions, lambda key: client.leader_role(*key))
+    asked = [
+        _ask_one(
+            client, to, keys[first : first + PARTITIONS_PER_REQUEST], timestamp, isolation, timeout_seconds
+        )
+        for to, keys in by_leader.items()
+        for first in range(0, len(keys), PARTITIONS_PER_REQUEST)
+    ]
+    found: Found = dict(unknown)
     for answer in await asyncio.gather(*asked):
         found |= answer
     return found
 
 
 async def _ask_one(
-    client: InnerClient, to: int, topic: str, partitions: list[int], timestamp: int, isolation: Isolation
+    client: InnerClient,
+    to: int,
+    keys: list[TopicPartition],
+    timestamp: int,
+    isolation: Isolation,
+    timeout_seconds: float | None,
 ) -> Found:
-    rows = [ListOffsetsPartition(partition_index=one, timestamp=timestamp) for one in partitions]
     request = ListOffsetsRequest(
         replica_id=CONSUMER,
         isolation_level=isolation,
-        topics=[ListOffsetsTopic(name=topic, partitions=rows)],
-        timeout_ms=10_000,
+        topics=_by_topic(keys, timestamp),
+        timeout_ms=round((timeout_seconds or ANSWER_SECONDS) * 1000),
     )
     try:
-        answer = await client.ask(ApiKey.LIST_OFFSETS, request, ListOffsetsResponse, to=to)
+        async with asyncio.timeout(timeout_seconds):
+            answer = await client.ask(ApiKey.LIST_OFFSETS, request, ListOffsetsResponse, to=to)
     except PenstockError as trouble:
-        return dict.fromkeys(partitions, trouble)
-    found: Found = {}
-    for row in answer.topics[0].partitions:
-        code = ErrorCode(row.error_code)
-        message = f"{topic}-{row.partition_index}: {code.name.replace('_', ' ').lower()}"
-        found[row.partition_index] = KafkaError(code, message) if code else row.offset
-    return found
+        return dict.fromkeys(keys, trouble)
+    except TimeoutError:
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"node {to} has not answered for {timeout_seconds} s")
+        return dict.fromkeys(keys, late)
+    return {
+        TopicPartition(topic.name, row.partition_index): _offset(topic.name, row)
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+def _by_topic(keys: Iterable[TopicPartition], timestamp: int) -> list[ListOffsetsTopic]:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for topic, partition in keys:
+        row = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        topics.setdefault(topic, []).append(row)
+    return [ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()]
+
+
+def _offset(topic: str, row: ListOffsetsPartitionResponse) -> int | PenstockError:
+    code = ErrorCode(row.error_code)
+    message = f"{topic}-{row.partition_index}: {code.name.replace('_', ' ').lower()}"
+    return KafkaError(code, message) if code else row.offset
 
 
 def _may_pass(error: PenstockError) -> bool:

@@ -26,6 +26,7 @@ class LeaderReader:
     async def read(
         self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
     ) -> BatchesRead:
+        """Asks the leader once: `PageReader` repeats reads, for as long as a subscriber waits."""
         topic, partition = key
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         request = FetchRequest(
@@ -60,9 +61,12 @@ class LeaderReader:
     async def _end_of_term(self, topic: str, partition: int, term: int) -> int:
         wanted = OffsetForLeaderPartition(partition=partition, leader_epoch=term)
         request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])])
-        leader = self._client.leader_of(topic, partition)
-        answer = await self._client.ask(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH, request, OffsetForLeaderEpochResponse, to=leader
+        answer = await self._client.ask_role(
+            self._client.leader_role(topic, partition),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            request,
+            OffsetForLeaderEpochResponse,
+            lambda answer: answer.topics[0].partitions[0].error_code,
         )
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:

@@ -22,6 +22,7 @@ from penstock.types import BROKER_PRINCIPAL, Caller, NodeId
 if TYPE_CHECKING:
     from penstock.node.calls.remote import RemoteCalls
 
+K = TypeVar("K")
 Q = TypeVar("Q")
 R = TypeVar("R")
 
@@ -114,6 +115,20 @@ class Calls(Part):
     def find(self, target: Target) -> NodeId:
         """The node that has this role, as far as this node knows; KafkaError while it does not."""
         return self._directory.find(target)
+
+    def by_node(
+        self, keys: Iterable[K], target_of: Callable[[K], Target]
+    ) -> tuple[dict[NodeId, list[K]], dict[K, KafkaError]]:
+        """For a request to many targets: which keys to ask which node for; and the errors of keys whose node is not
+        known, or whose target `target_of` refuses to tell."""
+        nodes: dict[NodeId, list[K]] = {}
+        unknown: dict[K, KafkaError] = {}
+        for key in keys:
+            try:
+                nodes.setdefault(self._directory.find(target_of(key)), []).append(key)
+            except KafkaError as problem:
+                unknown[key] = problem
+        return nodes, unknown
 
     async def ask_nodes(
         self, nodes: Iterable[int], method: Method[Q, R], request: Q, *, caller: Caller

@@ -126,6 +126,10 @@ MARKERS_MS = 5_000
 are not committed yet; the next leader may be elected while a node that hangs is waited for."""
 
 
+FIRST_VERSION = 2
+"""The first version of the inter-node protocol that nodes negotiate. It has all methods that say nothing else."""
+
+
 class Needs(NamedTuple):
     """The permission that a caller needs: an operation on the resource that a request names."""
 
@@ -173,7 +177,7 @@ class Method(NamedTuple, Generic[Q, R]):
     answer_ms: int = ANSWER_MS
     for_clients: bool = False
     """Whether the requests of clients decide how many such calls there are, and how long they wait."""
-    since: int = 2
+    since: int = FIRST_VERSION
     """The version of the inter-node protocol that has it first."""
 
 
@@ -190,9 +194,10 @@ def _row(
     repeatable: bool,
     answer_ms: int = ANSWER_MS,
     for_clients: bool = False,
+    since: int = FIRST_VERSION,
 ) -> Method[Q, R]:
     assert number not in METHODS
-    method = Method(number, name, request, response, needs, repeatable, answer_ms, for_clients)
+    method = Method(number, name, request, response, needs, repeatable, answer_ms, for_clients, since)
     METHODS[number] = method
     return method
 

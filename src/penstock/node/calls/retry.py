@@ -23,14 +23,20 @@ RETRY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.02
 LONGEST_DELAY_SECONDS = 0.2
 
-TRANSIENT = frozenset(
+NO_COORDINATOR = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors of a node that does not coordinate, or not yet."""
+
+TRANSIENT = NO_COORDINATOR | frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.BROKER_NOT_AVAILABLE,
     }

@@ -121,7 +121,7 @@ class Directory:
                 topic = self._state.topic_by_id(group.topic_id)
                 if topic is None or not 0 <= group.partition < topic.partitions:
                     return NO_LEADER
-                return self._view.partition(topic, group.partition).leader
+                return self._view.leader(group)
             case CoordinatorOf(group_id):
                 return self._coordinator(OFFSETS_TOPIC, group_id)
             case TransactionCoordinatorOf(transactional_id):

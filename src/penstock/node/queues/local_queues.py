@@ -67,7 +67,11 @@ class LocalQueues:
             replica = self._partitions.get(topic.name, partition.partition)
             return await self._queues.driver(group_id, partition.topic_id, replica, begin=begin)
         except KafkaError as refused:
-            raise NotExecuted(refused.code, refused.message) from refused
+            is_fenced = (
+                refused.code == ErrorCode.FENCED_STATE_EPOCH
+            )  # by a later leader, which is to be asked
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_fenced else refused.code
+            raise NotExecuted(code, refused.message) from refused
 
     async def _return(self, caller: Caller, request: ReturnRequest) -> None:
         driver = await self._driver(request.group_id, request.partition)

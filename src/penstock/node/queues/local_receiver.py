@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from penstock.cluster import ClusterState
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError
 from penstock.node.calls import Calls, methods
 from penstock.node.calls.messages.queues import CancelReceive, ReceivedBatch, ReceiveRequest
 from penstock.node.queues.consumers import ConsumerIdentity, Interface, bounded_id
@@ -226,5 +226,5 @@ def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:
     return KafkaError(ErrorCode.POLICY_VIOLATION, message)
 
 
-def leaderless(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"no node leads a partition of {group_id!r} now")
+def leaderless(group_id: str) -> NotExecuted:
+    return NotExecuted(ErrorCode.LEADER_NOT_AVAILABLE, f"no node leads a partition of {group_id!r} now")

@@ -77,7 +77,7 @@ class Queues(Part):
             events=events,
         )
         self.router = QueueRouter(
-            node_id=node_id, state=state, view=view, partitions=partitions, queues=self.manager, calls=calls
+            node_id=node_id, state=state, partitions=partitions, queues=self.manager, calls=calls
         )
         self._state = state
         self._store = store

@@ -5,7 +5,8 @@ messages are consumed. A share consumer registers the queue by joining; this mod
 
 Invariants:
  1. A queue begins only under a name that the coordinator has registered. If the coordinator does not answer in time,
-    the queue begins anyway, and the coordinator is asked until it answers: work must not wait for a listing.
+    the queue begins anyway, and the coordinator is asked again while the queue is in use: work must not wait for a
+    listing.
  2. A queue with stored state continues whatever the coordinator answers: an older version may have created it beside a
     consumer group.
 """
@@ -25,11 +26,8 @@ Register = Callable[[str], Awaitable[None]]
 """Asks the coordinator to register a share group. POLICY_VIOLATION: it refuses, and says why."""
 
 WAIT_SECONDS = 2.0
-"""How long a new queue waits for the coordinator: as long as an election takes with the usual settings."""
-ASK_SECONDS = 30.0
-"""How long the coordinator is asked in the background; the next use of the queue, or `refresh`, asks again."""
-PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 3.0
+"""How long a new queue waits for the coordinator: as long as an election takes with the usual settings. The request
+goes on in the background; if it fails, `refresh` or the next use of the queue sends another one."""
 FRESH_SECONDS = 600.0
 """How long a registration is trusted while its queue is in use. It may get lost if the queue begins at the moment when
 its group is being deleted."""
@@ -90,21 +88,13 @@ class QueueRegistration:
 
     async def _register(self, group_id: str) -> KafkaError | None:
         """The refusal, if there was one."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ASK_SECONDS
-        pause = PAUSE_SECONDS
-        while True:
-            try:
-                await self._register_group(group_id)
-            except KafkaError as trouble:
-                if trouble.code == ErrorCode.POLICY_VIOLATION:
-                    log.warning("%s", trouble.message)
-                    return trouble
-                if loop.time() > deadline:
-                    log.warning("queue %r is not registered as a share group: %s", group_id, trouble.message)
-                    return None
-            else:
-                self._registered[group_id] = loop.time()
-                return None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+        try:
+            await self._register_group(group_id)
+        except KafkaError as problem:
+            if problem.code == ErrorCode.POLICY_VIOLATION:
+                log.warning("%s", problem.message)
+                return problem
+            log.warning("queue %r is not registered as a share group: %s", group_id, problem.message)
+            return None
+        self._registered[group_id] = asyncio.get_running_loop().time()
+        return None

@@ -18,7 +18,7 @@ from contextlib import suppress
 import msgspec
 
 from penstock.cluster import ClusterState
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import AtNode, Calls, LeaderOf, methods
 from penstock.node.calls.messages.queues import (
     AcceptRequest,
@@ -32,16 +32,17 @@ from penstock.node.calls.messages.queues import (
     ScheduledResult,
     SettleRequest,
 )
-from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.calls.retry import may_repeat
 from penstock.node.queues.local_queues import LocalQueues, internal_topic
 from penstock.node.queues.local_receiver import leaderless
 from penstock.node.queues.manager import QueueManager
-from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.types import Caller, GroupId, NodeId
 
 Led = Sequence[tuple[int, list[GroupId]]]
 """Nodes, each with the partitions that it leads."""
+Problems = dict[int, KafkaError]
+"""Why nodes delivered nothing."""
 
 PARTITIONS_PER_TURN = 500
 """Partitions whose leader is looked up before other work gets its turn; each takes a few microseconds."""
@@ -61,14 +62,12 @@ class QueueRouter:
         *,
         node_id: NodeId,
         state: ClusterState,
-        view: ClusterView,
         partitions: PartitionTable,
         queues: QueueManager,
         calls: Calls,
     ) -> None:
         self._node_id = node_id
         self._state = state
-        self._view = view
         self._calls = calls
         self.local = LocalQueues(state=state, partitions=partitions, queues=queues, calls=calls)
         self._wait_ids = itertools.count((node_id << WAIT_ID_BITS) + 1)
@@ -79,29 +78,54 @@ class QueueRouter:
 
     async def receive(self, request: ReceiveRequest, *, caller: Caller) -> list[ReceivedBatch]:
         """Messages, up to the limits of the request, after waiting for them as long as it allows. KafkaError says why
-        no leader could be asked; POLICY_VIOLATION names the consumer that has an exclusive queue."""
+        no leader could be asked; POLICY_VIOLATION names the consumer that has an exclusive queue.
+
+        A leader that may have leased messages without this node hearing of it is not asked again, and neither is one
+        that refused for good: the request goes on at the others."""
         self._check_topics(request.partitions)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_seconds(request)
         retry = self._calls.retry()
+        partitions: Sequence[GroupId] = request.partitions
+        final: list[KafkaError] = []
         while True:
-            led = await self._by_leader(request.partitions)
-            left_ms = max(0, int((deadline - loop.time()) * 1000))
-            if self._is_all_here(led, request):
-                received, problems = await self._receive_in_turn(request, led, caller, wait_ms=left_ms)
-            else:
-                received, problems = await self._receive_in_turn(request, led, caller)
-                left_ms = int((deadline - loop.time()) * 1000)
-                if not received and left_ms > 0 and len(problems) < len(led):
-                    received = await self._receive_waiting(request, led, min(left_ms, WAIT_MS_MAX), caller)
+            led = await self._by_leader(partitions)
+            received, problems = await self._receive_once(request, led, deadline, partitions, caller)
             if received:
                 return received
-            if loop.time() >= deadline:
-                if len(problems) >= len(led):
-                    raise problems[0] if problems else leaderless(request.group_id)
+            final += [problem for problem in problems.values() if _is_final(problem)]
+            left = _without_final(led, problems)
+            is_over = loop.time() >= deadline
+            if (led and not left) or (is_over and len(problems) >= len(led)):
+                raise next(iter([*final, *problems.values()]), leaderless(request.group_id))
+            if is_over:
                 return []
+            if len(left) < len(led):
+                skipped = {one for node, theirs in led if node not in dict(left) for one in theirs}
+                partitions = [one for one in partitions if one not in skipped]
             if problems or not led:
                 await retry.pause()
+
+    async def _receive_once(
+        self,
+        request: ReceiveRequest,
+        led: Led,
+        deadline: float,
+        partitions: Sequence[GroupId],
+        caller: Caller,
+    ) -> tuple[list[ReceivedBatch], Problems]:
+        """Asks each leader, and waits at all of them if none has messages."""
+        loop = asyncio.get_running_loop()
+        if self._is_all_here(led, partitions):
+            left_ms = max(0, int((deadline - loop.time()) * 1000))
+            return await self._receive_in_turn(request, led, caller, wait_ms=left_ms)
+        received, problems = await self._receive_in_turn(request, led, caller)
+        left_ms = int((deadline - loop.time()) * 1000)
+        if received or left_ms <= 0 or len(problems) >= len(led):
+            return received, problems
+        left = _without_final(led, problems)
+        received, later = await self._receive_waiting(request, left, min(left_ms, WAIT_MS_MAX), caller)
+        return received, {node: one for node, one in problems.items() if _is_final(one)} | later
 
     def _wait_seconds(self, request: ReceiveRequest) -> float:
         """How long the request waits. Thousands of callers that began together would also end and ask again together,
@@ -117,35 +141,29 @@ class QueueRouter:
             if topic is not None and topic.internal:
                 raise internal_topic(topic.name)
 
-    def _is_all_here(self, led: Led, request: ReceiveRequest) -> bool:
+    def _is_all_here(self, led: Led, partitions: Sequence[GroupId]) -> bool:
         """Whether this node leads all partitions."""
-        return len(led) == 1 and led[0][0] == self._node_id and len(led[0][1]) == len(request.partitions)
+        return len(led) == 1 and led[0][0] == self._node_id and len(led[0][1]) == len(partitions)
 
-    async def _by_leader(self, partitions: Iterable[GroupId]) -> Led:
+    async def _by_leader(self, partitions: Sequence[GroupId]) -> Led:
         """Partitions by leader; each time another leader first, so that none is always asked before the others."""
         found: dict[int, list[GroupId]] = {}
-        for count, partition in enumerate(partitions, 1):
-            leader = self._leader(partition)
-            if leader != NO_LEADER:
-                found.setdefault(leader, []).append(partition)
-            if count % PARTITIONS_PER_TURN == 0:
+        for first in range(0, len(partitions), PARTITIONS_PER_TURN):
+            if first:
                 await asyncio.sleep(0)
-        led = list(found.items())
-        first = next(self._turn) % max(1, len(led))
-        return led[first:] + led[:first]
-
-    def _leader(self, partition: GroupId) -> int:
-        topic = self._state.topic_by_id(partition.topic_id)
-        if topic is None or partition.partition >= topic.partitions:
-            return NO_LEADER
-        return self._view.leader(partition)
+            led, _ = self._calls.by_node(partitions[first : first + PARTITIONS_PER_TURN], LeaderOf)
+            for leader, theirs in led.items():
+                found.setdefault(leader, []).extend(theirs)
+        leaders = list(found.items())
+        first = next(self._turn) % max(1, len(leaders))
+        return leaders[first:] + leaders[:first]
 
     async def _receive_in_turn(
         self, request: ReceiveRequest, led: Led, caller: Caller, *, wait_ms: int = 0
-    ) -> tuple[list[ReceivedBatch], list[KafkaError]]:
+    ) -> tuple[list[ReceivedBatch], Problems]:
         """Asks one leader after the other, until there are enough messages."""
         received: list[ReceivedBatch] = []
-        problems: list[KafkaError] = []
+        problems: Problems = {}
         records_left, bytes_left = request.max_records, request.max_bytes
         for node, partitions in led:
             if records_left <= 0 or bytes_left <= 0:
@@ -163,7 +181,7 @@ class QueueRouter:
             except KafkaError as problem:
                 if problem.code == ErrorCode.POLICY_VIOLATION and not received:
                     raise
-                problems.append(problem)
+                problems[node] = problem
                 continue
             received += found
             records_left -= sum(one.count for one in found)
@@ -172,7 +190,7 @@ class QueueRouter:
 
     async def _receive_waiting(
         self, request: ReceiveRequest, led: Led, wait_ms: int, caller: Caller
-    ) -> list[ReceivedBatch]:
+    ) -> tuple[list[ReceivedBatch], Problems]:
         """Waits at all leaders at once. Several may answer together with more than was asked for."""
         wait_id = next(self._wait_ids)
         asked = {
@@ -185,15 +203,28 @@ class QueueRouter:
         }
         pending = set(asked)
         received: list[ReceivedBatch] = []
+        problems: Problems = {}
+
+        def take(task: "asyncio.Task[list[ReceivedBatch]]") -> None:
+            outcome = _outcome(task)
+            if isinstance(outcome, KafkaError):
+                problems[asked[task]] = outcome
+            else:
+                received.extend(outcome)
+
         try:
             while pending and not received:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                received += [row for task in done for row in _outcome(task)]
+                for task in done:
+                    take(task)
             self._cancel(wait_id, [asked[task] for task in pending], caller)
             if pending:
                 await asyncio.wait(pending)
-            late = [row for task in pending for row in _outcome(task)]
-            return await self._within(request, [*received, *late], caller)
+            for task in pending:
+                take(task)
+            if not received:
+                _raise_policy_violation(problems)
+            return await self._within(request, received, caller), problems
         finally:
             late_ones = [task for task in pending if not task.done()]
             self._cancel(wait_id, [asked[task] for task in late_ones], caller)
@@ -275,12 +306,29 @@ def _split(
     return mine, surplus
 
 
-def _outcome(task: "asyncio.Task[list[ReceivedBatch]]") -> list[ReceivedBatch]:
-    """The messages of one leader; none if it failed: the next round finds out why."""
+def _outcome(task: "asyncio.Task[list[ReceivedBatch]]") -> list[ReceivedBatch] | KafkaError:
+    """The messages of one leader, or its problem."""
     problem = task.exception()
-    if problem is not None and not isinstance(problem, PenstockError):
-        raise problem
-    return [] if problem is not None else task.result()
+    if problem is None:
+        return task.result()
+    if isinstance(problem, KafkaError):
+        return problem
+    raise problem
+
+
+def _is_final(problem: KafkaError) -> bool:
+    return not may_repeat(problem, repeatable=methods.RECEIVE.repeatable)
+
+
+def _without_final(led: Led, problems: Problems) -> Led:
+    """The leaders that may be asked again."""
+    return [(node, theirs) for node, theirs in led if node not in problems or not _is_final(problems[node])]
+
+
+def _raise_policy_violation(problems: Problems) -> None:
+    for problem in problems.values():
+        if problem.code == ErrorCode.POLICY_VIOLATION:
+            raise problem
 
 
 def _with(request: ReceiveRequest, **changes: object) -> ReceiveRequest:

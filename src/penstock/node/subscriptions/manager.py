@@ -17,6 +17,7 @@ from uuid import UUID
 
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.calls.retry import may_repeat
 from penstock.node.scheduling.clock import SteadyClock
 from penstock.node.subscriptions.local_reads import LocalReads
 from penstock.node.subscriptions.page_reader import PageReader
@@ -37,9 +38,6 @@ from penstock.types import TopicPartition
 if TYPE_CHECKING:
     from penstock.node import Node
 
-ATTACH_SECONDS = 5.0
-"""How long an attach waits for the coordinator: an election with the usual settings, and some more."""
-RETRY_SECONDS = 0.05
 CHECK_SECONDS = 1.0
 """How often this node checks that it still is the coordinator, and whether topics have grown or were deleted."""
 
@@ -55,7 +53,7 @@ class Subscriptions:
     def __init__(self, node: "Node", reader: Reader) -> None:
         self._node = node
         self._reader = LocalReads(node, reader)
-        self.page_reader = PageReader(self._reader, self._topic_id)
+        self.page_reader = PageReader(self._reader, self._topic_id, node.calls.retry)
         self.store = SubscriptionStore(node.groups, node.clock, node.config.limits)
         self._attached: dict[str, SubscriberSession] = {}
         self._counts = PushCounts()
@@ -87,7 +85,7 @@ class Subscriptions:
     ) -> tuple[SubscriberSession, bool]:
         """The session, and whether it continues a stored subscription. SubscribeRefused, or Redirect if another node
         serves it; or the error of `check_stored`, which then leaves the subscription and its subscriber as they are."""
-        deadline = self._loop.time() + ATTACH_SECONDS
+        retry = self._node.calls.retry()
         while True:
             try:
                 await self._node.groups.cores.ensure_topic()
@@ -101,9 +99,9 @@ class Subscriptions:
                 raise
             except PenstockError as trouble:
                 # The first subscription creates the topic of committed offsets; later ones may meet an election.
-                if self._loop.time() > deadline:
+                if retry.is_over or not _may_pass(trouble):
                     raise SubscribeRefused(MOVED, f"{trouble}; try again in a moment") from trouble
-            await asyncio.sleep(RETRY_SECONDS)
+            await retry.pause()
 
     async def _attach(self, request: SubscribeRequest) -> tuple[SubscriberSession, bool]:
         topics = self._topics(request)
@@ -323,6 +321,10 @@ class Subscriptions:
                     EndReason(MOVED, f"{key} has a new leader, and its log may be a new one; subscribe again")
                 )
                 return
+
+
+def _may_pass(trouble: PenstockError) -> bool:
+    return isinstance(trouble, KafkaError) and may_repeat(trouble, repeatable=True)
 
 
 def _reach(position: Position) -> int:

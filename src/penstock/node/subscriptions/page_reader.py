@@ -1,8 +1,11 @@
 """Reads pages for many subscribers: all that need the same page of the same partition share one read.
 
 One task reads each requested page: at once if there are records, otherwise by long polls at the partition's leader,
-until there are some or no subscriber waits any more. Pages stay in a bounded cache for a while, for subscribers that
-are only a little behind.
+until there are some or no subscriber waits any more. A leader that cannot be read from is asked again after the pauses
+of the one retry policy, for as long as a subscriber waits: a subscription outlives any election. Each attempt is one
+request, because a request that looked for its leader would keep its slot (READS_AT_ONCE) from other reads.
+
+Pages stay in a bounded cache for a while, for subscribers that are only a little behind.
 """
 
 import asyncio
@@ -14,7 +17,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.batch import iter_headers, unpacked_total
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls.retry import Retry
 from penstock.node.subscriptions.pages import Page, open_page
 from penstock.node.subscriptions.values import FAILED, GONE, BatchesRead, Encoder, Reader, ReadOutcome
 from penstock.types import NO_TERM, Isolation, TopicPartition
@@ -31,7 +35,6 @@ READS_AT_ONCE = 16
 """Reads without waiting: a subscriber of a thousand partitions must not load a page of each at once."""
 THREAD_FROM_BYTES = 16 * 1024
 """Larger pages are decoded in a thread: as JSON it takes a millisecond."""
-RETRY_SECONDS = 0.2
 
 log = logging.getLogger("penstock.subscriptions")
 
@@ -98,9 +101,11 @@ class PageReader:
         self,
         reader: Reader,
         topic_id: Callable[[str], UUID | None],
+        retry: Callable[[], Retry],
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self._reader = reader
+        self._retry = retry
         self._topic_id = topic_id
         self._cache_bytes = cache_bytes
         self._pages: OrderedDict[PageKey, _CachedPage] = OrderedDict()
@@ -168,32 +173,42 @@ class PageReader:
         """Reads use the topic's name. So a page counts only if the name still belongs to the same topic afterwards:
         otherwise it may be of another topic that was created meanwhile."""
         wait_ms = 0
+        retry = self._retry()
         while self._exists(key):
             try:
                 read = await self._batches_from(key, wait_ms)
+                if isinstance(read, ReadOutcome):
+                    return read if self._exists(key) else GONE
                 if read.data and (opened := await self._opened(key, read)) is not None:
                     return opened if self._exists(key) else GONE
                 wait_ms = WAIT_MS
-            except PenstockError as error:
-                if _is_out_of_range(error) and (start := await self._start(key)) > key.offset:
-                    return ReadOutcome(start=start) if self._exists(key) else GONE
-                # An election, a leader that does not answer, an offset beyond the end: retry.
-                await asyncio.sleep(RETRY_SECONDS)
+            except KafkaError:
+                await retry.pause()
                 wait_ms = 0
         return GONE
 
     def _exists(self, key: PageKey) -> bool:
         return self._topic_id(key.source.key.topic) == key.source.topic_id
 
-    async def _batches_from(self, key: PageKey, wait_ms: int) -> BatchesRead:
+    async def _batches_from(self, key: PageKey, wait_ms: int) -> BatchesRead | ReadOutcome:
+        """Stored batches, or where the log starts if that is after the page's offset. KafkaError also if the offset is
+        beyond the end."""
         source, max_bytes = key.source, 1 if key.single else PAGE_BYTES
         read = partial(
             self._reader.read, source.key, key.offset, max_bytes=max_bytes, isolation=source.isolation
         )
-        if wait_ms:
-            return await read(wait_ms=wait_ms)
-        async with self._read_slots:
-            return await read(wait_ms=0)
+        try:
+            if wait_ms:
+                return await read(wait_ms=wait_ms)
+            async with self._read_slots:
+                return await read(wait_ms=0)
+        except KafkaError as problem:
+            if (
+                problem.code != ErrorCode.OFFSET_OUT_OF_RANGE
+                or (start := await self._start(key)) <= key.offset
+            ):
+                raise
+            return ReadOutcome(start=start)
 
     async def _start(self, key: PageKey) -> int:
         topic, partition = key.source.key
@@ -220,7 +235,3 @@ class PageReader:
 
     def _drop(self, key: PageKey) -> None:
         self.cached_bytes -= self._pages.pop(key).page.size
-
-
-def _is_out_of_range(error: PenstockError) -> bool:
-    return isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -12,20 +12,13 @@ from uuid import UUID
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
+from penstock.node.calls.retry import NO_COORDINATOR
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.scheduling.clock import Clock
 from penstock.node.subscriptions.values import SubscribeRefused
 from penstock.queue.subscription import Position
 from penstock.queue.subscription_metadata import decode_done, encode_metadata, is_subscription
 from penstock.types import NO_TERM, TopicPartition
-
-TRANSIENT = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
 
 NO_TERMS: Mapping[TopicPartition, int] = {}
 
@@ -154,7 +147,7 @@ def _is_over(committed: CommittedOffset, now_ms: int) -> bool:
 
 
 def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | SubscribeRefused:
-    if code in TRANSIENT:
+    if code in NO_COORDINATOR:
         return KafkaError(code, f"{name!r} is coordinated elsewhere by now, or not at all")
     if code == ErrorCode.UNKNOWN_MEMBER_ID:
         return SubscribeRefused("group_in_use", f"{name!r} has become a consumer group with members")

@@ -16,13 +16,12 @@ from collections.abc import Coroutine, Iterable
 
 from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, StorageError
-from penstock.node.calls import BROKER, AtNode, Calls, methods
+from penstock.node.calls import BROKER, AtNode, Calls, LeaderOf, methods
 from penstock.node.calls.messages.transactions import Marker, WriteMarkers
 from penstock.node.calls.retry import Retry
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
-from penstock.node.replication.leaders import NO_LEADER
 from penstock.transactions import SendMarkers, TransactionCoordinator
 from penstock.types import GroupId, NodeId, TopicPartition
 
@@ -91,29 +90,25 @@ class MarkerSender:
 
     def _send_all(self) -> None:
         unsent, self._unsent = self._unsent, []
-        by_node: dict[NodeId, list[tuple[_Unwritten, Marker]]] = {}
-        unknown: list[_Unwritten] = []
-        leaderless: list[_Unwritten] = []
-        for one in unsent:
-            if one.host.is_stopped:
-                continue
-            topic = self._state.topics.get(one.name.topic)
-            if topic is None or one.name.partition >= topic.partitions:
-                unknown.append(one)
-                continue
-            facts = self._view.partition(topic, one.name.partition)
-            if facts.leader == NO_LEADER:
-                leaderless.append(one)
-                continue
-            marker = one.to_wire(GroupId(topic.topic_id, one.name.partition), facts.term)
-            by_node.setdefault(NodeId(facts.leader), []).append((one, marker))
+        unsent = [one for one in unsent if not one.host.is_stopped]
+        unknown = [one for one in unsent if not self._exists(one.name)]
+        known = [one for one in unsent if self._exists(one.name)] if unknown else unsent
+        by_node, leaderless = self._calls.by_node(known, lambda one: LeaderOf(self._group(one.name)))
         for node, markers in by_node.items():
             for at in range(0, len(markers), MARKERS_PER_CALL):
-                self._start(self._write(node, markers[at : at + MARKERS_PER_CALL]))
+                piece = [(one, self._marker(one)) for one in markers[at : at + MARKERS_PER_CALL]]
+                self._start(self._write(node, piece))
         if leaderless:
-            self._start(self._send_again(leaderless))
+            self._start(self._send_again(list(leaderless)))
         if unknown:
             self._start(self._check_deleted(unknown))
+
+    def _group(self, name: TopicPartition) -> GroupId:
+        return GroupId(self._state.topics[name.topic].topic_id, name.partition)
+
+    def _marker(self, one: _Unwritten) -> Marker:
+        topic = self._state.topics[one.name.topic]
+        return one.to_wire(self._group(one.name), self._view.partition(topic, one.name.partition).term)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
+from penstock.node.calls.retry import TRANSIENT
 from penstock.web.api.expected import expected_of
 
 RETRY_AFTER_SECONDS = 1
@@ -52,22 +53,15 @@ _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: 500,
 } | dict.fromkeys(
     (
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        *TRANSIENT,
         ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_CONTROLLER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
     ),
     503,
 )

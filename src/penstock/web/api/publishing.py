@@ -228,14 +228,12 @@ class Publishing:
     async def _produce_once(
         self, client: InnerClient, topic: str, batches: dict[int, bytes]
     ) -> "dict[int, Outcome | _Retryable]":
-        answers: dict[int, Outcome | _Retryable] = {}
-        by_leader: dict[int, dict[int, bytes]] = {}
-        for partition, batch in batches.items():
-            try:
-                by_leader.setdefault(client.leader_of(topic, partition), {})[partition] = batch
-            except KafkaError as unknown:
-                answers[partition] = _error(unknown)
-        sent = [self._send(client, to, topic, theirs) for to, theirs in by_leader.items()]
+        by_leader, unknown = self._node.calls.by_node(batches, lambda one: client.leader_role(topic, one))
+        answers = {partition: _error(problem) for partition, problem in unknown.items()}
+        sent = [
+            self._send(client, to, topic, {partition: batches[partition] for partition in theirs})
+            for to, theirs in by_leader.items()
+        ]
         if len(sent) == 1:  # mostly, and a task for it would cost more than the request
             return answers | await sent[0]
         for told in await asyncio.gather(*sent):

@@ -50,9 +50,10 @@ from penstock.kafka.wire.messages.metadata import (
 )
 from penstock.nearest import nearest
 from penstock.node import Node
+from penstock.node.calls import CONTROLLER, AtNode, Target
 from penstock.node.calls.messages.status import TopicFigures
 from penstock.node.scheduling.shared_work import SharedWork
-from penstock.types import Caller, Operation, ResourceType
+from penstock.types import Caller, Operation, ResourceType, TopicPartition
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -195,8 +196,8 @@ class Topics:
         addresses = {one.node_id: f"{one.host}:{one.port}" for one in found.brokers}
         indexes = [row.partition_index for row in topic.partitions]
         earliest, latest = await asyncio.gather(
-            find_offsets(call.client, name, indexes, EARLIEST),
-            find_offsets(call.client, name, indexes, LATEST),
+            _offsets(call.client, name, indexes, EARLIEST),
+            _offsets(call.client, name, indexes, LATEST),
         )
         return TopicFacts(
             name=name,
@@ -218,16 +219,21 @@ class Topics:
         operation, resources = Operation.DESCRIBE_CONFIGS, self._node.resources
         if not resources.visible(client.caller, ResourceType.TOPIC, (topic,), operation):
             return {}
-        return await self._configs(client, topic)
+        return await self._configs(client, topic, of=AtNode(self._node.node_id))
 
-    async def _configs(
-        self, client: InnerClient, topic: str, *, to: int | None = None
-    ) -> dict[str, ConfigFacts]:
+    async def _configs(self, client: InnerClient, topic: str, *, of: Target) -> dict[str, ConfigFacts]:
+        """As the node that has the role `of` knows them."""
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource])
-        answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, to=to)
+        answer = await client.ask_role(
+            of,
+            ApiKey.DESCRIBE_CONFIGS,
+            request,
+            DescribeConfigsResponse,
+            lambda answer: answer.results[0].error_code,
+        )
         [result] = answer.results
         check(result.error_code, result.error_message, "topic")
         return {row.name: _config(row) for row in sorted(result.configs, key=lambda row: row.name)}
@@ -293,15 +299,8 @@ class Topics:
             ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message)
-        return ConfigList(configs=await self._configs_as_decided(call.client, name))
-
-    async def _configs_as_decided(self, client: InnerClient, topic: str) -> dict[str, ConfigFacts]:
-        """The controller has the new configs for certain; this node may apply them a moment later."""
-        controller = self._node.view.controller_id
-        try:
-            return await self._configs(client, topic, to=controller)
-        except PenstockError:
-            return await self._configs(client, topic)
+        # The controller has the new configs for certain; this node may apply them a moment later.
+        return ConfigList(configs=await self._configs(call.client, name, of=CONTROLLER))
 
     async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
         name, count = call.params.topic, call.body.count
@@ -399,6 +398,13 @@ def _summary(topic: MetadataResponseTopic) -> ListedTopic:
         partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
     )
+
+
+async def _offsets(
+    client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int
+) -> dict[int, int | PenstockError]:
+    found = await find_offsets(client, [TopicPartition(topic, one) for one in partitions], timestamp)
+    return {key.partition: offset for key, offset in found.items()}
 
 
 def _partitions(
