@@ -30,7 +30,7 @@ async def get_offsets(
     topic: str,
     partitions: Iterable[int],
     timestamp: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: Isolation,
 ) -> dict[int, int]:
     """Asks again while leaders are being elected. Raises the error of a partition whose leader gives no offset."""
     retry = client.node.calls.retry()
@@ -54,7 +54,7 @@ async def find_offsets(
     topic: str,
     partitions: Iterable[int],
     timestamp: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: Isolation,
 ) -> Found:
     """Asks each leader once."""
     found: Found = {}

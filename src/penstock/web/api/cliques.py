@@ -15,7 +15,7 @@ from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues.consumers import LISTED_MAX, MergedConsumer, shortened
 from penstock.ring import SLOTS, BeatReply, MemberDescription
-from penstock.types import Caller, Operation, ResourceType
+from penstock.types import Caller, Isolation, Operation, ResourceType
 from penstock.web.api.clique_shapes import (
     CliqueFacts,
     CliqueList,
@@ -150,8 +150,8 @@ class Cliques:
             return 0
         client, partitions = InnerClient(self._node, caller), range(topic.partitions)
         try:
-            starts = await get_offsets(client, name, partitions, EARLIEST)
-            ends = await get_offsets(client, name, partitions, LATEST)
+            starts = await get_offsets(client, name, partitions, EARLIEST, Isolation.READ_UNCOMMITTED)
+            ends = await get_offsets(client, name, partitions, LATEST, Isolation.READ_UNCOMMITTED)
         except (KafkaError, Problem):
             return None
         return sum(ends[at] - starts[at] for at in partitions)

@@ -40,7 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 )
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
-from penstock.types import Caller, Operation, ResourceType, TopicPartition
+from penstock.types import Caller, Isolation, Operation, ResourceType, TopicPartition
 from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -357,10 +357,12 @@ class Groups:
     async def _targets(
         self, client: InnerClient, wanted: OffsetsReset, partitions: list[int]
     ) -> dict[int, int]:
-        first = await get_offsets(client, wanted.topic, partitions, EARLIEST)
-        last = await get_offsets(client, wanted.topic, partitions, LATEST)
+        first = await get_offsets(client, wanted.topic, partitions, EARLIEST, Isolation.READ_UNCOMMITTED)
+        last = await get_offsets(client, wanted.topic, partitions, LATEST, Isolation.READ_UNCOMMITTED)
         if wanted.timestamp_ms is not None:
-            found = await get_offsets(client, wanted.topic, partitions, wanted.timestamp_ms)
+            found = await get_offsets(
+                client, wanted.topic, partitions, wanted.timestamp_ms, Isolation.READ_UNCOMMITTED
+            )
             return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
         if isinstance(wanted.to, int):
             for one in partitions:

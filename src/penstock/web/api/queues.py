@@ -271,7 +271,8 @@ class Queues:
         topic = await self._topic(client, wanted, name)
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         first = LATEST if wanted.start == "latest" else EARLIEST
-        starts = await get_offsets(client, name, range(topic.partitions), first)
+        isolation = self._node.group_config(wanted.queue).isolation
+        starts = await get_offsets(client, name, range(topic.partitions), first, isolation)
         await self._begin(caller, wanted.queue, topic, starts)
         await rules.create(client)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
@@ -360,10 +361,12 @@ class Queues:
         known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
+        isolation = self._node.group_config(queue).isolation  # an open transaction is not purged
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [description for description in descriptions if description.topic == name]
-            ends = await get_offsets(call.client, name, [row.partition for row in rows], LATEST)
+            partitions = [row.partition for row in rows]
+            ends = await get_offsets(call.client, name, partitions, LATEST, isolation)
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
             await self._begin(call.caller, queue, topic, ends)
             self._node.events.tell(

@@ -52,7 +52,7 @@ from penstock.nearest import nearest
 from penstock.node import Node
 from penstock.node.calls.messages.status import TopicFigures
 from penstock.node.scheduling.shared_work import SharedWork
-from penstock.types import Caller, Operation, ResourceType
+from penstock.types import Caller, Isolation, Operation, ResourceType
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -195,8 +195,8 @@ class Topics:
         addresses = {one.node_id: f"{one.host}:{one.port}" for one in found.brokers}
         indexes = [row.partition_index for row in topic.partitions]
         earliest, latest = await asyncio.gather(
-            find_offsets(call.client, name, indexes, EARLIEST),
-            find_offsets(call.client, name, indexes, LATEST),
+            find_offsets(call.client, name, indexes, EARLIEST, Isolation.READ_UNCOMMITTED),
+            find_offsets(call.client, name, indexes, LATEST, Isolation.READ_UNCOMMITTED),
         )
         return TopicFacts(
             name=name,
