@@ -2,12 +2,19 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import KafkaException, Producer
 
 from penstock import Broker
+from penstock.errors import ErrorCode, Unanswered
+from penstock.kafka.wire import ApiKey
+from penstock.node.calls import methods
+from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
+from penstock.types import Caller
 from tests.web.api.secured import PASSWORDS, caller, code
 
 Unique = Callable[[str], str]
@@ -66,6 +73,30 @@ def test_an_aborted_transaction_is_gone_and_its_producer_is_fenced(
     with pytest.raises(KafkaException):
         producer.commit_transaction(SECONDS)
     assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (409, "not_open")
+
+
+def test_an_abort_whose_answer_is_lost_is_not_sent_again(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the id may have another producer, whose transaction a second request would abort."""
+    name = unique("billing")
+    begin(broker, name, unique("orders"))
+    service: Any = broker._thread.service
+    handlers = service.node.calls._handlers
+    asked: list[ApiKey] = []
+
+    async def lose(handle: Any, caller: Caller, request: KafkaRequest) -> KafkaResponse:
+        response: KafkaResponse = await handle(caller, request)
+        asked.append(ApiKey(request.api_key))
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            raise Unanswered(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer came", may_be_done=True)
+        return response
+
+    for method in (methods.KAFKA_REQUEST, methods.KAFKA_QUERY):
+        monkeypatch.setitem(handlers, method.number, partial(lose, handlers[method.number]))
+    assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (503, "outcome_unknown")
+    assert asked.count(ApiKey.INIT_PRODUCER_ID) == 1
+    until_gone(http, name)
 
 
 def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:
