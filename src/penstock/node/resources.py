@@ -150,6 +150,10 @@ class Resources:
         """Those of the names that the caller may see. They need not exist."""
         return {name for name in names if self._allows(caller, operation, resource_type, name)}
 
+    def allows_any(self, caller: Caller, resource_type: ResourceType, operation: Operation) -> bool:
+        """Whether the caller may do this with any resource of the type that could exist."""
+        return self._access.allows_any(caller, operation, resource_type)
+
     # --- topics
 
     def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
@@ -277,7 +281,7 @@ class Resources:
 
     def check_idempotence(self, caller: Caller) -> None:
         """Who may write to any topic may be an idempotent producer, as in Kafka since 2.8."""
-        if not self._access.allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
+        if not self.allows_any(caller, ResourceType.TOPIC, Operation.WRITE):
             self.check(caller, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def cluster(self, caller: Caller, operation: Operation) -> ClusterState:

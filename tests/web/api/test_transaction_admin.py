@@ -19,6 +19,7 @@ from tests.web.api.secured import PASSWORDS, caller, code
 
 Unique = Callable[[str], str]
 SECONDS = 60
+STATUS_TOPIC = "penstock.status"
 
 
 def begin(broker: Broker, name: str, topic: str) -> Producer:
@@ -109,7 +110,7 @@ def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Broker]:
-    with Broker(users=PASSWORDS) as broker:
+    with Broker(users=PASSWORDS, status_topic=STATUS_TOPIC) as broker:
         yield broker
 
 
@@ -130,6 +131,26 @@ def test_what_a_caller_may_do_is_told(secured: Broker) -> None:
         assert (both.status_code, both.json()["error"]["field"]) == (400, "some")
         cluster = alice.get("/v1/me/operations", params={"resource_type": "cluster"}).json()
         assert cluster == {"resource_type": "cluster", "name": "kafka-cluster", "operations": []}
+
+
+def test_a_caller_is_not_told_that_it_may_change_the_status_log(
+    secured: Broker,
+) -> None:
+    rule = {"principal": "User:carol", "operation": "all", "resource_type": "topic", "name": "*"}
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/users", json={"user": "carol", "password": "carols secret"}).raise_for_status()
+        admin.post("/v1/acls", json={"acls": [rule]}).raise_for_status()
+    with caller(secured, "carol", "carols secret") as carol:
+
+        def operations(name: str) -> set[str]:
+            params = {"resource_type": "topic", "name": name}
+            return set(carol.get("/v1/me/operations", params=params).raise_for_status().json()["operations"])
+
+        changes = {"write", "create", "delete", "alter", "alter_configs"}
+        assert changes <= operations("orders")
+        assert "read" in operations(STATUS_TOPIC)
+        assert not changes & operations(STATUS_TOPIC)
+        assert carol.delete(f"/v1/topics/{STATUS_TOPIC}").status_code == 403
 
 
 def test_all_rules_of_a_principal_are_shown_with_the_roles_that_made_them(secured: Broker) -> None:
