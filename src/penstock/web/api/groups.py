@@ -4,7 +4,6 @@ Each node knows the groups that it coordinates. Lag is the number of offsets fro
 if that is later, to the latest.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.cluster import OFFSETS_TOPIC
-from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
+from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.kafka.wire import ApiKey
@@ -39,7 +38,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.node import Node
-from penstock.node.calls import CoordinatorOf
+from penstock.node.calls import CoordinatorOf, rows_of_each
 from penstock.types import Caller, Isolation, Operation, ResourceType, TopicPartition
 from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.problems import check, refused, wrong
@@ -173,22 +172,16 @@ class Groups:
     async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         lags = await self._node.samples.latest_lags()
-        answers = await asyncio.gather(*(self._listed(call.client, node, lags) for node in nodes))
-        rows = [row for answer in answers if answer is not None for row in answer]
+        rows, unanswered = await rows_of_each(nodes, lambda node: self._listed(call.client, node, lags))
         return GroupList(
             groups=await in_thread_if(len(rows) > ROWS_IN_LOOP, _by_name, rows),
-            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
-    async def _listed(
-        self, client: InnerClient, node: int, lags: Mapping[str, int]
-    ) -> list[GroupSummary] | None:
-        try:
-            answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
-        except PenstockError:
-            return None
+    async def _listed(self, client: InnerClient, node: int, lags: Mapping[str, int]) -> list[GroupSummary]:
+        answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
         if answer.error_code != ErrorCode.NONE:
-            return None
+            raise KafkaError(ErrorCode(answer.error_code), f"node {node} does not list its groups")
         return await in_thread_if(len(answer.groups) > ROWS_IN_LOOP, _summaries, answer.groups, node, lags)
 
     async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
@@ -253,7 +246,7 @@ class Groups:
         if OFFSETS_TOPIC not in self._node.metadata.state.topics:
             return False
         rows = await self._listed(client, client.coordinator_of(group), {})
-        is_share = any(row.group == group and row.type == SHARE for row in rows or ())
+        is_share = any(row.group == group and row.type == SHARE for row in rows)
         return is_share and not await self._node.queues.overview.descriptions(group, caller=client.caller)
 
     async def _offsets(self, client: InnerClient, group: str) -> list[CommittedFacts]:
