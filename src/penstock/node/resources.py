@@ -197,6 +197,11 @@ class Resources:
             if self._allows(caller, operation, ResourceType.TOPIC, name)
         ]
 
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has, 0 if there is none. For callers that were allowed to name it."""
+        topic = self._topics.get(name)
+        return 0 if topic is None else topic.partitions
+
     def topic_configs(
         self, configs: Mapping[str, str], names: Collection[str] | None = None
     ) -> list[ConfigEntry]:

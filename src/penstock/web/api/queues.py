@@ -79,7 +79,15 @@ from penstock.web.api.routing import (
     in_thread_if,
     offloaded,
 )
-from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
+from penstock.web.api.topics import (
+    APPLIED_SECONDS,
+    SET,
+    TOPIC_RESOURCE,
+    UNSET,
+    NewTopic,
+    TopicName,
+    Topics,
+)
 
 GROUP_RESOURCE = 32
 AT_ONCE = 32
@@ -270,6 +278,7 @@ class Queues:
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
         topic = await self._topic(client, wanted, name)
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
+        await self.applied(caller, wanted.queue, wanted.group_configs())  # the isolation is one of them
         first = LATEST if wanted.start == "latest" else EARLIEST
         isolation = self._node.group_config(wanted.queue).isolation
         starts = await get_offsets(client, name, range(topic.partitions), first, isolation)
@@ -343,6 +352,16 @@ class Queues:
             IncrementalAlterConfigsResponse,
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
+
+    async def applied(self, caller: Caller, queue: str, changes: Mapping[str, str | None]) -> None:
+        """Returns when this node has applied the change, so that responses show it. A timeout is no failure."""
+        wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
+
+        def is_applied() -> bool:
+            known = self._node.resources.group_configs(caller, queue, Operation.ALTER_CONFIGS)
+            return all(known.get(name) == value for name, value in wanted.items())
+
+        await self._node.metadata.until(is_applied, APPLIED_SECONDS)
 
     async def _begin(self, caller: Caller, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
         """All messages before these offsets are done in the queue, and none after them."""

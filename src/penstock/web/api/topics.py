@@ -316,20 +316,12 @@ class Topics:
     async def _applied(self, name: str, partitions: int) -> None:
         """Returns when this node has applied the change, so that the caller's next request to it sees it. A timeout is
         no failure: the change is committed."""
-        metadata = self._node.metadata
-        try:
-            async with asyncio.timeout(APPLIED_SECONDS):
-                while True:
-                    known = metadata.state.topics.get(name)
-                    if (
-                        known is None
-                        if partitions == 0
-                        else known is not None and known.partitions >= partitions
-                    ):
-                        return
-                    await metadata.next_change()
-        except TimeoutError:
-            return
+
+        def is_applied() -> bool:
+            count = self._node.resources.partition_count(name)
+            return count >= partitions > 0 or count == partitions == 0
+
+        await self._node.metadata.until(is_applied, APPLIED_SECONDS)
 
 
 _CREATION_FIELDS: dict[int, str] = {
