@@ -219,7 +219,7 @@ class Groups:
 
     async def described(self, client: InnerClient, group: str) -> DescribedGroup | None:
         """None: there is no such group."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(OFFSETS_TOPIC):
             return None
         answer = await client.ask_role(
             CoordinatorOf(group),
@@ -243,7 +243,7 @@ class Groups:
 
     async def _is_share_group_without_queue(self, client: InnerClient, group: str) -> bool:
         """A share group without a queue, since its topics were deleted: only this operation can delete it."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(OFFSETS_TOPIC):
             return False
         rows = await self._listed(client, client.coordinator_of(group), {})
         is_share = any(row.group == group and row.type == SHARE for row in rows)
@@ -306,7 +306,7 @@ class Groups:
 
     async def delete(self, client: InnerClient, group: str) -> int:
         """The error code of the group's coordinator."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
+        if not self._node.resources.exists(OFFSETS_TOPIC):  # the cluster has never had a group
             return ErrorCode.GROUP_ID_NOT_FOUND
         answer = await client.ask_role(
             CoordinatorOf(group),

@@ -150,17 +150,17 @@ class Queues:
             partitions=[_partition(description) for description in report.descriptions],
             consumers=[_consumer(one) for one in consumers.listed],
             more_consumers=consumers.has_more,
-            warnings=list(self._warnings(report.descriptions)),
+            warnings=list(self._warnings(caller, report.descriptions)),
             dead_letters=await count_letters_of(self._node, caller, queue, shown) if letters else None,
         )
 
-    def _warnings(self, descriptions: Sequence[QueueDescription]) -> Iterator[str]:
+    def _warnings(self, caller: Caller, descriptions: Sequence[QueueDescription]) -> Iterator[str]:
         """What retention has done to the queue's messages, and what it may do."""
         deleted = Counter[str]()
         for one in descriptions:
             deleted[one.topic] += one.deleted_undone
         for name in sorted(deleted):
-            topic = self._node.metadata.state.topics.get(name)
+            topic = self._node.resources.visible_topic(caller, name)
             config = topic.config if topic is not None else TopicConfig()
             if deleted[name]:
                 yield f"{deleted[name]} messages of {name} were deleted before they were done"

@@ -112,7 +112,7 @@ class TransactionAdminApi:
         return await self._find(call.client, call.params.transactional_id)
 
     async def _find(self, client: InnerClient, name: str) -> TransactionFacts:
-        if TRANSACTIONS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(TRANSACTIONS_TOPIC):
             raise _unknown(name)  # there are no coordinators, and a query creates none
         target = TransactionCoordinatorOf(name)
         found = await client.ask_role(
