@@ -1,10 +1,12 @@
 """Lookups on behalf of a caller: what a refused caller learns, and what it does not."""
 
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
 import pytest
 
+import penstock
 from penstock.cluster import ClusterState, TopicCreated
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.access import Access
@@ -121,3 +123,32 @@ def test_the_bit_field_has_one_bit_per_allowed_operation() -> None:
     bits = resources.allowed_operations(ANONYMOUS, ResourceType.TOPIC, "orders")
     assert bits == 1 << Operation.READ | 1 << Operation.DESCRIBE
     assert resources.allowed_operations(ANONYMOUS, ResourceType.GROUP, "g") == 0
+
+
+def test_a_topic_that_a_caller_may_not_describe_looks_like_one_that_is_missing() -> None:
+    resources = Denying(two_topics(), (Operation.DESCRIBE, "orders"), (Operation.DESCRIBE, "none"))
+    found = [resources.visible_topic(ANONYMOUS, name) for name in ("orders", "payments", "none")]
+    assert [topic and topic.name for topic in found] == ["orders", None, None]
+
+
+def test_facts_of_topics_that_were_deleted_are_left_out() -> None:
+    state = two_topics()
+    resources = Resources(state, NO_PARTITIONS, Access(state, is_required=False))
+    assert resources.topic_names([KNOWN, UUID(int=3), OTHER]) == {KNOWN: "orders", OTHER: "payments"}
+    assert [resources.partition_count(name) for name in ("orders", "none")] == [2, 0]
+    assert [resources.exists(name) for name in ("orders", "none")] == [True, False]
+
+
+LOOK_AT_STATE = {
+    "kafka/handlers/login.py",  # whether the user of a connection still exists
+    "web/callers.py",  # the same for HTTP
+    "web/api/users.py",  # a user may list its own tokens without a permission on the cluster
+    "web/websocket_frames.py",  # the address of a node
+}
+
+
+def test_only_logins_and_addresses_are_looked_up_past_resources() -> None:
+    root = Path(penstock.__file__).parent
+    files = [*root.glob("web/**/*.py"), *root.glob("kafka/handlers/*.py")]
+    found = {str(file.relative_to(root)) for file in files if "metadata.state" in file.read_text()}
+    assert found == LOOK_AT_STATE

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from penstock.cluster import ClusterState, Topic
-from penstock.config import ConfigEntry, describe_group, describe_topic
+from penstock.config import ConfigEntry, describe_broker, describe_group, describe_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.access import Access
 from penstock.node.calls.methods import CHECKED, Needs
@@ -150,6 +150,10 @@ class Resources:
         """Those of the names that the caller may see. They need not exist."""
         return {name for name in names if self._allows(caller, operation, resource_type, name)}
 
+    def allows_any(self, caller: Caller, resource_type: ResourceType, operation: Operation) -> bool:
+        """Whether the caller may do this with any resource of the type that could exist."""
+        return self._access.allows_any(caller, operation, resource_type)
+
     # --- topics
 
     def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
@@ -193,11 +197,35 @@ class Resources:
             if self._allows(caller, operation, ResourceType.TOPIC, name)
         ]
 
+    def visible_topic(self, caller: Caller, name: str) -> Topic | None:
+        """The topic of this name; None if there is none, or if the caller may not describe it."""
+        is_visible = self._allows(caller, Operation.DESCRIBE, ResourceType.TOPIC, name)
+        return self._topics.get(name) if is_visible else None
+
+    def topic_names(self, topic_ids: Iterable[UUID]) -> dict[UUID, str]:
+        """The names of those topics that still exist, for callers whose permissions are checked by name."""
+        topics = map(self._state.topic_by_id, topic_ids)
+        return {topic.topic_id: topic.name for topic in topics if topic is not None}
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a topic of this name. For the broker's own topics, and for callers that were allowed to name
+        it."""
+        return name in self._topics
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has, 0 if there is none. For callers that were allowed to name it."""
+        topic = self._topics.get(name)
+        return 0 if topic is None else topic.partitions
+
     def topic_configs(
         self, configs: Mapping[str, str], names: Collection[str] | None = None
     ) -> list[ConfigEntry]:
         """A topic's configs as clients see them: `configs` were set for it, the node's defaults supply the rest."""
         return describe_topic(configs, self._state.broker, names)
+
+    def public_configs(self, names: Collection[str]) -> list[ConfigEntry]:
+        """Configs of this node that every caller may see."""
+        return describe_broker(self._state.broker, names)
 
     def check_create_topic(self, caller: Caller, name: str) -> None:
         """CREATE on the cluster allows all topics, CREATE on a topic allows that one, as in Kafka."""
@@ -277,7 +305,7 @@ class Resources:
 
     def check_idempotence(self, caller: Caller) -> None:
         """A caller that may write to at least one topic may use an idempotent producer, as in Kafka since 2.8."""
-        if not self._access.allows_any(caller, Operation.WRITE, ResourceType.TOPIC):
+        if not self.allows_any(caller, ResourceType.TOPIC, Operation.WRITE):
             self.check(caller, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def cluster(self, caller: Caller, operation: Operation) -> ClusterState:

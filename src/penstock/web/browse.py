@@ -32,7 +32,7 @@ from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.node import Node
-from penstock.types import ANONYMOUS_PRINCIPAL, NO_TIMESTAMP, Operation
+from penstock.types import ANONYMOUS_PRINCIPAL, NO_TIMESTAMP, Isolation, Operation
 from penstock.web.api.bodies import reserve
 from penstock.web.api.problems import Problem, as_problem, wrong
 from penstock.web.api.routing import offloaded
@@ -301,7 +301,9 @@ class _Scan:
         return "limit" if self._limit == self._request.limit else "held_bytes"
 
     async def _offsets(self, timestamp: int) -> dict[int, int]:
-        return await get_offsets(self._client, self._request.topic, self._partitions, timestamp)
+        return await get_offsets(
+            self._client, self._request.topic, self._partitions, timestamp, Isolation.READ_UNCOMMITTED
+        )
 
     async def _starts(self, firsts: dict[int, int], lasts: dict[int, int]) -> dict[int, int]:
         match self._request.start:

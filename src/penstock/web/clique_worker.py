@@ -6,7 +6,6 @@ that claims to know an epoch which the coordinator is far from is refused after 
 second connection of the same member replaces the first one, which may be dead without having been closed.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from penstock.node import Node
@@ -51,13 +50,12 @@ class CliqueMember:
 
     async def wait_for_queue(self) -> None:
         """Returns when this node knows that the queue is that of a clique; Ended if it is another one."""
-        try:
-            async with asyncio.timeout(QUEUE_SECONDS):
-                while not self._node.group_config(self._clique).owner_ordered:
-                    await self._node.metadata.next_change()
-        except TimeoutError:
+        node = self._node
+        if not await node.metadata.until(
+            lambda: node.group_config(self._clique).owner_ordered, QUEUE_SECONDS
+        ):
             message = f"queue {self._clique!r} is not that of a clique: its penstock.queue.order is not owner"
-            raise Ended("not_a_clique", message) from None
+            raise Ended("not_a_clique", message)
 
     def learn(self, epoch: int) -> None:
         """The worker knows this table, and is not served by an older one any more."""

@@ -14,6 +14,7 @@ from penstock.cluster import ClusterState, MetadataRecord, NewTopic, decisions, 
 from penstock.config import Address, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.coordination.internal_topic import append_records
 from penstock.node.metadata import metadata_log
 
@@ -241,5 +242,23 @@ def test_a_controller_whose_lease_has_ended_answers_nothing_from_its_state(
         with pytest.raises(NotExecuted) as refused:
             await node.metadata.change(decide)
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+    play(scenario)
+
+
+# --- waiting
+
+
+def test_a_wait_ends_when_a_change_is_applied_or_its_time_is_over() -> None:
+    async def scenario(node: Node) -> None:
+        def is_created() -> bool:
+            return "t" in node.metadata.state.topics
+
+        assert not await node.metadata.until(is_created, 0.01)
+        waiting = asyncio.create_task(node.metadata.until(is_created, 60))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await node.controller.create_topic("t", caller=BROKER)
+        assert await waiting
 
     play(scenario)

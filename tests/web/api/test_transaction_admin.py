@@ -2,16 +2,24 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import KafkaException, Producer
 
 from penstock import Broker
+from penstock.errors import ErrorCode, Unanswered
+from penstock.kafka.wire import ApiKey
+from penstock.node.calls import methods
+from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
+from penstock.types import Caller
 from tests.web.api.secured import PASSWORDS, caller, code
 
 Unique = Callable[[str], str]
 SECONDS = 60
+STATUS_TOPIC = "penstock.status"
 
 
 def begin(broker: Broker, name: str, topic: str) -> Producer:
@@ -68,6 +76,30 @@ def test_an_aborted_transaction_is_gone_and_its_producer_is_fenced(
     assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (409, "not_open")
 
 
+def test_an_abort_whose_answer_is_lost_is_not_sent_again(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the id may have another producer, whose transaction a second request would abort."""
+    name = unique("billing")
+    begin(broker, name, unique("orders"))
+    service: Any = broker._thread.service
+    handlers = service.node.calls._handlers
+    asked: list[ApiKey] = []
+
+    async def lose(handle: Any, caller: Caller, request: KafkaRequest) -> KafkaResponse:
+        response: KafkaResponse = await handle(caller, request)
+        asked.append(ApiKey(request.api_key))
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            raise Unanswered(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer came", may_be_done=True)
+        return response
+
+    for method in (methods.KAFKA_REQUEST, methods.KAFKA_QUERY):
+        monkeypatch.setitem(handlers, method.number, partial(lose, handlers[method.number]))
+    assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (503, "outcome_unknown")
+    assert asked.count(ApiKey.INIT_PRODUCER_ID) == 1
+    until_gone(http, name)
+
+
 def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:
     for answer in (
         http.get(f"/v1/transactions/{unique('none')}"),
@@ -78,7 +110,7 @@ def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Broker]:
-    with Broker(users=PASSWORDS) as broker:
+    with Broker(users=PASSWORDS, status_topic=STATUS_TOPIC) as broker:
         yield broker
 
 
@@ -99,6 +131,26 @@ def test_what_a_caller_may_do_is_told(secured: Broker) -> None:
         assert (both.status_code, both.json()["error"]["field"]) == (400, "some")
         cluster = alice.get("/v1/me/operations", params={"resource_type": "cluster"}).json()
         assert cluster == {"resource_type": "cluster", "name": "kafka-cluster", "operations": []}
+
+
+def test_a_caller_is_not_told_that_it_may_change_the_status_log(
+    secured: Broker,
+) -> None:
+    rule = {"principal": "User:carol", "operation": "all", "resource_type": "topic", "name": "*"}
+    with caller(secured, "admin", PASSWORDS["admin"]) as admin:
+        admin.post("/v1/users", json={"user": "carol", "password": "carols secret"}).raise_for_status()
+        admin.post("/v1/acls", json={"acls": [rule]}).raise_for_status()
+    with caller(secured, "carol", "carols secret") as carol:
+
+        def operations(name: str) -> set[str]:
+            params = {"resource_type": "topic", "name": name}
+            return set(carol.get("/v1/me/operations", params=params).raise_for_status().json()["operations"])
+
+        changes = {"write", "create", "delete", "alter", "alter_configs"}
+        assert changes <= operations("orders")
+        assert "read" in operations(STATUS_TOPIC)
+        assert not changes & operations(STATUS_TOPIC)
+        assert carol.delete(f"/v1/topics/{STATUS_TOPIC}").status_code == 403
 
 
 def test_all_rules_of_a_principal_are_shown_with_the_roles_that_made_them(secured: Broker) -> None:

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from penstock.cluster import access_decisions
+from penstock.cluster.access_state import AccessState
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.rows import ResponseRows
@@ -38,17 +39,18 @@ COMPARED_IN_TURN = 5_000
 """Rules that are compared with filters before others get their turn: some milliseconds."""
 
 
-def _check(context: RequestContext) -> None:
-    """Raises unless there is an authorizer, and the caller may do this."""
-    context.cluster()
+def _check(context: RequestContext) -> AccessState:
+    """The rules. KafkaError unless there is an authorizer, and the caller may do this."""
+    access = context.cluster().access
     if not context.node.access.is_required:
         message = "no login is required on this cluster, so there are no access rules (--require-login)"
         raise KafkaError(ErrorCode.SECURITY_DISABLED, message)
+    return access
 
 
 async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     try:
-        _check(context)
+        access = _check(context)
         wanted = filter_from_wire(
             request.resource_type_filter,
             request.resource_name_filter,
@@ -58,7 +60,7 @@ async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -
             request.operation,
             request.permission_type,
         )
-        selected = await _selected(context, wanted)
+        selected = await _selected(context, access, wanted)
     except KafkaError as refused:
         return DescribeAclsResponse(error_code=refused.code, error_message=refused.message)
     pattern = attrgetter("resource_type", "name", "pattern_type")
@@ -84,11 +86,11 @@ def _description(binding: AclBinding) -> AclDescription:
     )
 
 
-async def _selected(context: RequestContext, wanted: AclFilter) -> list[AclBinding]:
+async def _selected(context: RequestContext, access: AccessState, wanted: AclFilter) -> list[AclBinding]:
     """The rules that a filter selects, in order. Others get their turn while very many are compared."""
     rows = ResponseRows(context)
     found = []
-    for number, binding in enumerate(context.node.metadata.state.access.acls):
+    for number, binding in enumerate(access.acls):
         if wanted.matches(binding):
             found.append(binding)
         if number % COMPARED_IN_TURN == COMPARED_IN_TURN - 1:
@@ -150,17 +152,19 @@ async def _store(context: RequestContext, bindings: Iterable[AclBinding]) -> Kaf
 
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     try:
-        _check(context)
+        access = _check(context)
         if len(request.filters) > MAX_FILTERS:
             message = f"{len(request.filters)} filters in one request: expected {MAX_FILTERS} at most"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     except KafkaError as refused:
         return DeleteAclsResponse(filter_results=[_no_filter(refused) for _ in request.filters])
-    results = [await _delete(context, wanted) for wanted in request.filters]
+    results = [await _delete(context, access, wanted) for wanted in request.filters]
     return DeleteAclsResponse(filter_results=results)
 
 
-async def _delete(context: RequestContext, wanted: DeleteAclsFilter) -> DeleteAclsFilterResult:
+async def _delete(
+    context: RequestContext, access: AccessState, wanted: DeleteAclsFilter
+) -> DeleteAclsFilterResult:
     try:
         selecting = filter_from_wire(
             wanted.resource_type_filter,
@@ -171,7 +175,7 @@ async def _delete(context: RequestContext, wanted: DeleteAclsFilter) -> DeleteAc
             wanted.operation,
             wanted.permission_type,
         )
-        selected = await _selected(context, selecting)
+        selected = await _selected(context, access, selecting)
         if selected:
             await context.node.metadata.change(lambda state: access_decisions.delete_acls(state, selected))
     except KafkaError as refused:

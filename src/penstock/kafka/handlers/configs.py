@@ -105,7 +105,7 @@ def _public_entries(
     wanted = [name for name in PUBLIC_CONFIGS if names is None or name in names]
     if refused.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED or not is_this_node or not wanted:
         raise refused
-    return describe_broker(context.node.metadata.state.broker, wanted)
+    return context.node.resources.public_configs(wanted)
 
 
 def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
@@ -260,7 +260,7 @@ def _check_dead_letters(context: RequestContext, group: str, configs: Mapping[st
     resources, caller = context.node.resources, context.caller
     resources.check_group(caller, group, Operation.READ)
     resources.check(caller, Operation.WRITE, ResourceType.TOPIC, target)
-    if target not in context.node.metadata.state.topics:
+    if not resources.exists(target):
         resources.check_create_topic(caller, target)
 
 

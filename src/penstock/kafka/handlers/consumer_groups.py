@@ -124,8 +124,7 @@ async def _describe(context: RequestContext, group_id: str, rows: ResponseRows) 
 def _topic_names(context: RequestContext, group: ConsumerGroupDescription) -> dict[UUID, str]:
     """The names of all topics that are assigned. One that was deleted has none, and is left out."""
     assigned = (part for member in group.members for part in (*member.assignment, *member.target))
-    topics = map(context.node.metadata.state.topic_by_id, {topic_id for topic_id, _ in assigned})
-    return {topic.topic_id: topic.name for topic in topics if topic is not None}
+    return context.node.resources.topic_names({topic_id for topic_id, _ in assigned})
 
 
 def _described_member(

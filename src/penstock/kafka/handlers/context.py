@@ -41,6 +41,9 @@ class Api(NamedTuple):
     """Whether only the controller can answer; other nodes forward the request to it."""
     names: tuple[Names, ...] = ()
     """The lists of a request in which repeated names are merged."""
+    repeatable: bool = False
+    """Whether a request that was executed twice has done no more than one. A node that asks another one sends such a
+    request again when it does not hear whether it was executed."""
     large: bool = False
     """Whether responses may be large, so that they are encoded off the event loop."""
     results: Results | None = None

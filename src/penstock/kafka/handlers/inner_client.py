@@ -22,7 +22,6 @@ from penstock.kafka.wire import ApiKey, Message, decode_request_header, join
 from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
-from penstock.node.calls.methods import Method
 from penstock.node.limits.memory import UNLIMITED_BYTES, MemoryBudget, Reservation
 from penstock.types import Caller, GroupId, NodeId, Operation
 
@@ -56,6 +55,12 @@ VERSIONS: dict[ApiKey, int] = {
     ApiKey.ALTER_CLIENT_QUOTAS: 1,
 }
 """Topics go by name in all of them: the newest versions that do so."""
+
+
+def _row(key: ApiKey) -> Api:
+    api = find_api(key)
+    assert api is not None
+    return api
 
 
 class Inside:
@@ -107,13 +112,10 @@ class InnerClient:
         wait_ms: int = 0,
     ) -> M:
         """The response of node `to`, by default of this node; the controller's APIs are asked of the controller.
-        `wait_ms` is how long the request itself may wait for something. Not sent twice if it may have been executed.
-        KafkaError says why there is no response."""
-        api = find_api(key)
-        assert api is not None
+        `wait_ms` is how long the request itself may wait for something. KafkaError says why there is no response."""
         node = self.node.node_id if to is None else NodeId(to)
-        target = CONTROLLER if api.controller else AtNode(node)
-        return await self._ask(target, methods.KAFKA_REQUEST, key, request, kind, None, wait_ms)
+        target = CONTROLLER if _row(key).controller else AtNode(node)
+        return await self._ask(target, key, request, kind, None, wait_ms)
 
     async def ask_role(
         self,
@@ -126,13 +128,12 @@ class InnerClient:
         wait_ms: int = 0,
     ) -> M:
         """The response of the node that has this role. `code_of` finds the error in a response: a retryable one leads
-        to another attempt. Only for requests that may be repeated."""
-        return await self._ask(target, methods.KAFKA_QUERY, key, request, kind, code_of, wait_ms)
+        to another attempt if the API may be repeated."""
+        return await self._ask(target, key, request, kind, code_of, wait_ms)
 
     async def _ask(
         self,
         target: Target,
-        method: Method[KafkaRequest, KafkaResponse],
         key: ApiKey,
         request: Message,
         kind: type[M],
@@ -141,7 +142,7 @@ class InnerClient:
     ) -> M:
         response = await self.node.calls.ask(
             target,
-            method,
+            methods.KAFKA_QUERY if _row(key).repeatable else methods.KAFKA_REQUEST,
             KafkaRequest(key, VERSIONS[key], request, self._memory if key == ApiKey.FETCH else None),
             caller=self.caller,
             wait_ms=wait_ms,

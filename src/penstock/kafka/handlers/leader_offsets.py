@@ -37,7 +37,7 @@ async def get_offsets(
     topic: str,
     partitions: Iterable[int],
     timestamp: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: Isolation,
 ) -> dict[int, int]:
     """Asks again while leaders are being elected. Raises the error of a partition whose leader gives no offset."""
     retry = client.node.calls.retry()
@@ -60,7 +60,7 @@ async def find_offsets(
     client: InnerClient,
     partitions: Iterable[TopicPartition],
     timestamp: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: Isolation,
     *,
     timeout_seconds: float | None = None,
 ) -> Found:

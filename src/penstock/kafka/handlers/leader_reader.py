@@ -49,7 +49,7 @@ class LeaderReader:
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]:
-        starts = await get_offsets(self._client, topic, partitions, EARLIEST)
+        starts = await get_offsets(self._client, topic, partitions, EARLIEST, isolation)
         ends = await get_offsets(self._client, topic, partitions, LATEST, isolation)
         return {one: Bounds(starts[one], ends[one]) for one in partitions}
 

@@ -74,6 +74,6 @@ async def _alter(context: RequestContext, entry: altering.RequestEntryData, *, v
     metadata, limits = context.node.metadata, context.node.config.limits
     if validate_only:
         metadata.check_controller()
-        quota_decisions.alter_quotas(metadata.state, entity, changes, limits)
+        quota_decisions.alter_quotas(context.cluster(), entity, changes, limits)
     else:
         await metadata.change(lambda state: quota_decisions.alter_quotas(state, entity, changes, limits))

@@ -2,7 +2,8 @@
 
 ApiVersions is answered from this table and requests are dispatched by it. Each row also states which operation the API
 does on the topics, the groups, the transactional ids or the cluster that a request names, with Kafka's own choices:
-handlers look resources up with it (`RequestContext`), and the audit log reports changes by `results`. Modules are
+handlers look resources up with it (`RequestContext`), and the audit log reports changes by `results`. `repeatable` says
+whether a node that asks another one may ask again when the answer is lost (`InnerClient`). Modules are
 imported at the first request that needs them, because a broker inside a test should not wait for APIs that the test
 never calls.
 """
@@ -40,10 +41,16 @@ _SHARED = Names("groups", ("group_id",), Names("topics", ("topic_name",), _INDEX
 # librdkafka turns compression off when the minimum is higher.
 _TABLE: dict[ApiKey, Api] = {
     ApiKey.PRODUCE: Api(0, 13, "produce", on_topic=WRITE, on_transactional_id=WRITE),
-    ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ, names=(_FETCHED,)),
-    ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE, large=True),
+    ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ, names=(_FETCHED,), repeatable=True),
+    ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE, large=True, repeatable=True),
     ApiKey.METADATA: Api(
-        0, 13, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("topic_id", "name")),), large=True
+        0,
+        13,
+        "metadata",
+        on_topic=DESCRIBE,
+        names=(Names("topics", ("topic_id", "name")),),
+        large=True,
+        repeatable=True,
     ),
     ApiKey.OFFSET_COMMIT: Api(
         2,
@@ -53,9 +60,17 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=READ,
         names=(Names("topics", ("name", "topic_id"), _PARTITIONS),),
         large=True,
+        repeatable=True,
     ),
     ApiKey.OFFSET_FETCH: Api(
-        1, 10, "group_offsets", on_topic=DESCRIBE, on_group=DESCRIBE, names=_GROUP_OFFSETS, large=True
+        1,
+        10,
+        "group_offsets",
+        on_topic=DESCRIBE,
+        on_group=DESCRIBE,
+        names=_GROUP_OFFSETS,
+        large=True,
+        repeatable=True,
     ),
     ApiKey.FIND_COORDINATOR: Api(
         0,
@@ -65,12 +80,15 @@ _TABLE: dict[ApiKey, Api] = {
         on_transactional_id=DESCRIBE,
         names=(Names("coordinator_keys"),),
         large=True,
+        repeatable=True,
     ),
     ApiKey.JOIN_GROUP: Api(0, 9, "groups", on_group=READ),
     ApiKey.HEARTBEAT: Api(0, 4, "groups", on_group=READ),
     ApiKey.LEAVE_GROUP: Api(0, 5, "groups", on_group=READ),
     ApiKey.SYNC_GROUP: Api(0, 5, "groups", on_group=READ),
-    ApiKey.DESCRIBE_GROUPS: Api(0, 6, "group_admin", on_group=DESCRIBE, names=(Names("groups"),), large=True),
+    ApiKey.DESCRIBE_GROUPS: Api(
+        0, 6, "group_admin", on_group=DESCRIBE, names=(Names("groups"),), large=True, repeatable=True
+    ),
     ApiKey.LIST_GROUPS: Api(
         0,
         5,
@@ -78,6 +96,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=DESCRIBE,
         names=(Names("states_filter"), Names("types_filter")),
         large=True,
+        repeatable=True,
     ),
     ApiKey.SASL_HANDSHAKE: Api(0, 1, "login", before_login=True),
     ApiKey.API_VERSIONS: Api(0, 5, "api_versions", before_login=True),
@@ -118,6 +137,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_topic=DESCRIBE,
         names=(Names("topics", ("topic",), Names("partitions", ("partition",))),),
         large=True,
+        repeatable=True,
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: Api(
         0,
@@ -159,7 +179,7 @@ _TABLE: dict[ApiKey, Api] = {
         large=True,
         results=Results("markers", "producer_id", CLUSTER),
     ),
-    ApiKey.DESCRIBE_ACLS: Api(1, 3, "acls", on_cluster=DESCRIBE, large=True),
+    ApiKey.DESCRIBE_ACLS: Api(1, 3, "acls", on_cluster=DESCRIBE, large=True, repeatable=True),
     ApiKey.CREATE_ACLS: Api(
         1,
         3,
@@ -186,6 +206,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_cluster=DESCRIBE_CONFIGS,
         names=(_CONFIGS,),
         large=True,
+        repeatable=True,
     ),
     ApiKey.ALTER_CONFIGS: Api(
         0,
@@ -199,7 +220,13 @@ _TABLE: dict[ApiKey, Api] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, "placement", on_cluster=ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: Api(
-        1, 5, "cluster", on_cluster=DESCRIBE, names=(Names("topics", ("topic",), _INDEXES),), large=True
+        1,
+        5,
+        "cluster",
+        on_cluster=DESCRIBE,
+        names=(Names("topics", ("topic",), _INDEXES),),
+        large=True,
+        repeatable=True,
     ),
     ApiKey.SASL_AUTHENTICATE: Api(0, 2, "login", before_login=True),
     ApiKey.CREATE_PARTITIONS: Api(
@@ -212,6 +239,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_group=DELETE,
         names=(Names("groups_names"),),
         results=Results("results", "group_id", GROUP),
+        repeatable=True,
     ),
     ApiKey.ELECT_LEADERS: Api(
         0,
@@ -242,6 +270,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_cluster=DESCRIBE,
         controller=True,
         names=(Names("topics", ("name",), Names("partition_indexes")),),
+        repeatable=True,
     ),
     ApiKey.OFFSET_DELETE: Api(
         0,
@@ -252,7 +281,9 @@ _TABLE: dict[ApiKey, Api] = {
         names=(Names("topics", ("name",), _PARTITIONS),),
         results=Results("topics", "name", GROUP, request_name="group_id"),
     ),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, "quotas", on_cluster=DESCRIBE_CONFIGS, large=True),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(
+        0, 1, "quotas", on_cluster=DESCRIBE_CONFIGS, large=True, repeatable=True
+    ),
     ApiKey.ALTER_CLIENT_QUOTAS: Api(
         0,
         1,
@@ -262,13 +293,13 @@ _TABLE: dict[ApiKey, Api] = {
         results=Results("entries", "entity", CLUSTER),
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
-        0, 0, "users", on_cluster=DESCRIBE, names=(Names("users", ("name",)),), large=True
+        0, 0, "users", on_cluster=DESCRIBE, names=(Names("users", ("name",)),), large=True, repeatable=True
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
         0, 0, "users", on_cluster=ALTER, controller=True, results=Results("results", "user", USER)
     ),
-    ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
-    ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
+    ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True, repeatable=True),
+    ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster", repeatable=True),
     ApiKey.DESCRIBE_PRODUCERS: Api(
         0,
         0,
@@ -276,6 +307,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_topic=READ,
         names=(Names("topics", ("name",), Names("partition_indexes")),),
         large=True,
+        repeatable=True,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(
         0,
@@ -285,6 +317,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_transactional_id=DESCRIBE,
         names=(Names("transactional_ids"),),
         large=True,
+        repeatable=True,
     ),
     ApiKey.LIST_TRANSACTIONS: Api(
         0,
@@ -293,6 +326,7 @@ _TABLE: dict[ApiKey, Api] = {
         on_transactional_id=DESCRIBE,
         names=(Names("state_filters"), Names("producer_id_filters")),
         large=True,
+        repeatable=True,
     ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
         0,
@@ -304,22 +338,43 @@ _TABLE: dict[ApiKey, Api] = {
         large=True,
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
-        0, 1, "consumer_groups", on_topic=DESCRIBE, on_group=DESCRIBE, names=(Names("group_ids"),), large=True
+        0,
+        1,
+        "consumer_groups",
+        on_topic=DESCRIBE,
+        on_group=DESCRIBE,
+        names=(Names("group_ids"),),
+        large=True,
+        repeatable=True,
     ),
-    ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS),
+    ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS, repeatable=True),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
-        0, 0, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("name",)),), large=True
+        0, 0, "metadata", on_topic=DESCRIBE, names=(Names("topics", ("name",)),), large=True, repeatable=True
     ),
     ApiKey.SHARE_GROUP_HEARTBEAT: Api(
         1, 1, "share_groups", on_topic=DESCRIBE, on_group=READ, names=(Names("subscribed_topic_names"),)
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: Api(
-        1, 1, "share_groups", on_topic=DESCRIBE, on_group=DESCRIBE, names=(Names("group_ids"),), large=True
+        1,
+        1,
+        "share_groups",
+        on_topic=DESCRIBE,
+        on_group=DESCRIBE,
+        names=(Names("group_ids"),),
+        large=True,
+        repeatable=True,
     ),
     ApiKey.SHARE_FETCH: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
     ApiKey.SHARE_ACKNOWLEDGE: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(
-        0, 1, "share_offsets", on_topic=DESCRIBE, on_group=DESCRIBE, names=(_SHARED,), large=True
+        0,
+        1,
+        "share_offsets",
+        on_topic=DESCRIBE,
+        on_group=DESCRIBE,
+        names=(_SHARED,),
+        large=True,
+        repeatable=True,
     ),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(
         0,

@@ -151,10 +151,9 @@ def _refusal(context: RequestContext, name: TopicPartition, *, is_client: bool) 
         if is_client:
             topic = context.topic_of(name.topic, name.partition)
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
-        known = context.node.metadata.state.topics.get(name.topic)
     except KafkaError as refused:
         return refused.code
-    exists = known is not None and 0 <= name.partition < known.partitions
+    exists = 0 <= name.partition < context.node.resources.partition_count(name.topic)
     return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 
 from penstock.cluster import access_decisions
 from penstock.cluster.access_decisions import CredentialChange
+from penstock.cluster.access_state import AccessState
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.alter_user_scram_credentials import (
@@ -32,17 +33,16 @@ def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     try:
-        users = context.cluster().access.users
+        access = context.cluster().access
     except KafkaError as refused:
         return DescribeUserScramCredentialsResponse(
             error_code=refused.code, error_message=refused.message, results=[]
         )
-    wanted = sorted(users) if not request.users else [user.name for user in request.users]
-    return DescribeUserScramCredentialsResponse(results=[_described(context, user) for user in wanted])
+    wanted = sorted(access.users) if not request.users else [user.name for user in request.users]
+    return DescribeUserScramCredentialsResponse(results=[_described(access, user) for user in wanted])
 
 
-def _described(context: RequestContext, user: str) -> DescribeUserScramCredentialsResult:
-    access = context.node.metadata.state.access
+def _described(access: AccessState, user: str) -> DescribeUserScramCredentialsResult:
     infos = [
         CredentialInfo(mechanism=mechanism, iterations=found.iterations)
         for mechanism in SCRAM_MECHANISMS

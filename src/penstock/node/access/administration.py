@@ -8,7 +8,6 @@ A user may set its own password and manage its own tokens; everything else needs
 talks to the user makes sure that it has logged in with its password for that (`web/api/routing.py`).
 """
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -152,12 +151,7 @@ class AccessAdmin:
     async def applied(self, is_applied: Callable[[ClusterState], bool]) -> None:
         """Returns when this node has applied a change, so that the caller's next request to it sees it. A timeout is no
         failure: the change is committed."""
-        try:
-            async with asyncio.timeout(APPLIED_SECONDS):
-                while not is_applied(self._metadata.state):
-                    await self._metadata.next_change()
-        except TimeoutError:
-            return
+        await self._metadata.until(lambda: is_applied(self._metadata.state), APPLIED_SECONDS)
 
     # --- answering
 

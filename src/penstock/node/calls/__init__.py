@@ -1,6 +1,7 @@
 """One way to ask another node: targets (roles that nodes have), methods, and one retry policy."""
 
 from penstock.node.calls.calls import BROKER, Calls
+from penstock.node.calls.each_node import ask_each, rows_of_each
 from penstock.node.calls.retry import Changes
 from penstock.node.calls.targets import (
     CONTROLLER,
@@ -23,4 +24,6 @@ __all__ = [
     "LeaderOf",
     "Target",
     "TransactionCoordinatorOf",
+    "ask_each",
+    "rows_of_each",
 ]

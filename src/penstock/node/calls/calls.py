@@ -8,11 +8,11 @@ with the same request object, without any encoding. A node without a network has
 in a cluster, `remote` sends requests to other nodes.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
+from penstock.node.calls.each_node import ask_each
 from penstock.node.calls.methods import Method, Needs
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import CONTROLLER, AtNode, Directory, Target, absent_code
@@ -134,17 +134,9 @@ class Calls(Part):
         self, nodes: Iterable[int], method: Method[Q, R], request: Q, *, caller: Caller
     ) -> dict[int, R | KafkaError]:
         """Asks these nodes at the same time, each once."""
-        found: dict[int, R | KafkaError] = {}
-
-        async def ask(node: int) -> None:
-            try:
-                response: R = await self.ask(AtNode(NodeId(node)), method, request, caller=caller)
-                found[node] = response
-            except KafkaError as problem:
-                found[node] = problem
-
-        await asyncio.gather(*map(ask, nodes))
-        return found
+        return await ask_each(
+            nodes, lambda node: self.ask(AtNode(NodeId(node)), method, request, caller=caller)
+        )
 
     async def next_change(self) -> None:
         """Returns when this node has learned of a leader, or has applied metadata."""

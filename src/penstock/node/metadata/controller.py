@@ -193,13 +193,10 @@ class Controller:
 
     async def _applied(self, topic: str) -> None:
         """Waits until this node has applied the creation of a topic."""
-        try:
-            async with asyncio.timeout(RETRY_SECONDS):
-                while topic not in self._metadata.state.topics:
-                    await self._metadata.next_change()
-        except TimeoutError:
+        metadata = self._metadata
+        if not await metadata.until(lambda: topic in metadata.state.topics, RETRY_SECONDS):
             message = f"{topic} was created and is not known here yet"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from None
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
 
     # --- answering
 

@@ -152,6 +152,16 @@ class MetadataLog(Part):
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
+    async def until(self, is_applied: Callable[[], bool], seconds: float) -> bool:
+        """Waits until this is the case by what this node has applied; False if it is not after this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not is_applied():
+                    await self.next_change()
+        except TimeoutError:
+            return False
+        return True
+
     @property
     def applied(self) -> Offset:
         """All records below this offset are in the state."""

@@ -15,7 +15,7 @@ from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues.consumers import LISTED_MAX, MergedConsumer, shortened
 from penstock.ring import SLOTS, BeatReply, MemberDescription
-from penstock.types import Caller, Operation, ResourceType
+from penstock.types import Caller, Isolation, Operation, ResourceType
 from penstock.web.api.clique_shapes import (
     CliqueFacts,
     CliqueList,
@@ -125,11 +125,10 @@ class Cliques:
             waiting = None if has_begun else await self._count(caller, name)
             none = None if waiting is None else 0
             letters = config.dead_letter_topic_of(name)
-            topic = self._node.metadata.state.topics.get(name)
             found.append(
                 CliqueStreamFacts(
                     stream=name,
-                    partitions=topic.partitions if topic is not None else 0,
+                    partitions=self._node.resources.partition_count(name),
                     undone=_sum(row.undone for row in mine) if has_begun else waiting,
                     available=_sum(row.available for row in mine) if has_begun else waiting,
                     leased=_sum(row.leased for row in mine) if has_begun else none,
@@ -145,13 +144,13 @@ class Cliques:
         answer."""
         if not self._node.resources.visible(caller, ResourceType.TOPIC, (name,)):
             return None
-        topic = self._node.metadata.state.topics.get(name)
-        if topic is None:
-            return 0
-        client, partitions = InnerClient(self._node, caller), range(topic.partitions)
+        client, partitions = (
+            InnerClient(self._node, caller),
+            range(self._node.resources.partition_count(name)),
+        )
         try:
-            starts = await get_offsets(client, name, partitions, EARLIEST)
-            ends = await get_offsets(client, name, partitions, LATEST)
+            starts = await get_offsets(client, name, partitions, EARLIEST, Isolation.READ_UNCOMMITTED)
+            ends = await get_offsets(client, name, partitions, LATEST, Isolation.READ_UNCOMMITTED)
         except (KafkaError, Problem):
             return None
         return sum(ends[at] - starts[at] for at in partitions)

@@ -28,8 +28,7 @@ async def count_letters(
     node: Node, names: Iterable[str], handled: Iterable[QueueDescription]
 ) -> LetterCounts:
     """`handled`: the queue in which letters are done that were sent back."""
-    topics = node.metadata.state.topics
-    partitions = {name: range(topics[name].partitions if name in topics else 0) for name in names}
+    partitions = {name: range(node.resources.partition_count(name)) for name in names}
     known = {(one.topic, one.partition): one.undone for one in handled if one.undone is not None}
     others = {name: [one for one in rows if (name, one) not in known] for name, rows in partitions.items()}
     ranges = await find_ranges(InnerClient(node, BROKER), others)

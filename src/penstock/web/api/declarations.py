@@ -83,7 +83,7 @@ class Declarations:
     # --- topics
 
     async def _topic(self, wanted: DeclaredTopic) -> bool:
-        topic = self._node.metadata.state.topics.get(wanted.name)
+        topic = self._node.resources.visible_topic(BROKER, wanted.name)
         if topic is not None:
             for difference in self._topic_differences(topic, wanted):
                 self._tell(difference, topic=wanted.name)
@@ -143,7 +143,7 @@ class Declarations:
         for config, value, other in _differing(entries if names else [], configs):
             advice = f"`penstock queues alter {wanted.name} --config {config}={other}` changes it"
             yield f"queue {wanted.name} has {config}={value}, the config file says {other}; {advice}"
-        known = self._node.metadata.state.topics.get(topic)
+        known = self._node.resources.visible_topic(BROKER, topic)
         if known is not None and wanted.point_to_point and known.partitions != 1:
             yield needs_one_partition(wanted.name, known)
         elif known is not None:

@@ -4,7 +4,6 @@ Each node knows the groups that it coordinates. Lag is the number of offsets fro
 if that is later, to the latest.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.cluster import OFFSETS_TOPIC
-from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
+from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.kafka.wire import ApiKey
@@ -39,8 +38,8 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.node import Node
-from penstock.node.calls import CoordinatorOf
-from penstock.types import Caller, Operation, ResourceType, TopicPartition
+from penstock.node.calls import CoordinatorOf, rows_of_each
+from penstock.types import Caller, Isolation, Operation, ResourceType, TopicPartition
 from penstock.web.api.offset_ranges import find_ranges
 from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -173,22 +172,16 @@ class Groups:
     async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         lags = await self._node.samples.latest_lags()
-        answers = await asyncio.gather(*(self._listed(call.client, node, lags) for node in nodes))
-        rows = [row for answer in answers if answer is not None for row in answer]
+        rows, unanswered = await rows_of_each(nodes, lambda node: self._listed(call.client, node, lags))
         return GroupList(
             groups=await in_thread_if(len(rows) > ROWS_IN_LOOP, _by_name, rows),
-            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
-    async def _listed(
-        self, client: InnerClient, node: int, lags: Mapping[str, int]
-    ) -> list[GroupSummary] | None:
-        try:
-            answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
-        except PenstockError:
-            return None
+    async def _listed(self, client: InnerClient, node: int, lags: Mapping[str, int]) -> list[GroupSummary]:
+        answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
         if answer.error_code != ErrorCode.NONE:
-            return None
+            raise KafkaError(ErrorCode(answer.error_code), f"node {node} does not list its groups")
         return await in_thread_if(len(answer.groups) > ROWS_IN_LOOP, _summaries, answer.groups, node, lags)
 
     async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
@@ -226,7 +219,7 @@ class Groups:
 
     async def described(self, client: InnerClient, group: str) -> DescribedGroup | None:
         """None: there is no such group."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(OFFSETS_TOPIC):
             return None
         answer = await client.ask_role(
             CoordinatorOf(group),
@@ -250,10 +243,10 @@ class Groups:
 
     async def _is_share_group_without_queue(self, client: InnerClient, group: str) -> bool:
         """A share group without a queue, since its topics were deleted: only this operation can delete it."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(OFFSETS_TOPIC):
             return False
         rows = await self._listed(client, client.coordinator_of(group), {})
-        is_share = any(row.group == group and row.type == SHARE for row in rows or ())
+        is_share = any(row.group == group and row.type == SHARE for row in rows)
         return is_share and not await self._node.queues.overview.descriptions(group, caller=client.caller)
 
     async def _offsets(self, client: InnerClient, group: str) -> list[CommittedFacts]:
@@ -313,7 +306,7 @@ class Groups:
 
     async def delete(self, client: InnerClient, group: str) -> int:
         """The error code of the group's coordinator."""
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
+        if not self._node.resources.exists(OFFSETS_TOPIC):  # the cluster has never had a group
             return ErrorCode.GROUP_ID_NOT_FOUND
         answer = await client.ask_role(
             CoordinatorOf(group),
@@ -357,10 +350,12 @@ class Groups:
     async def _targets(
         self, client: InnerClient, wanted: OffsetsReset, partitions: list[int]
     ) -> dict[int, int]:
-        first = await get_offsets(client, wanted.topic, partitions, EARLIEST)
-        last = await get_offsets(client, wanted.topic, partitions, LATEST)
+        first = await get_offsets(client, wanted.topic, partitions, EARLIEST, Isolation.READ_UNCOMMITTED)
+        last = await get_offsets(client, wanted.topic, partitions, LATEST, Isolation.READ_UNCOMMITTED)
         if wanted.timestamp_ms is not None:
-            found = await get_offsets(client, wanted.topic, partitions, wanted.timestamp_ms)
+            found = await get_offsets(
+                client, wanted.topic, partitions, wanted.timestamp_ms, Isolation.READ_UNCOMMITTED
+            )
             return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
         if isinstance(wanted.to, int):
             for one in partitions:

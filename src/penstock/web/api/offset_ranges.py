@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, find_offsets
-from penstock.types import TopicPartition
+from penstock.types import Isolation, TopicPartition
 
 ASK_SECONDS = 7.0
 """Longer than a leader waits for its disk. A list with a gap is worth more to a person than one that does not come."""
@@ -18,7 +18,10 @@ async def find_ranges(
     """Earliest and latest offset of those partitions whose leaders answer."""
     keys = [TopicPartition(topic, one) for topic, partitions in topics.items() for one in partitions]
     earliest, latest = await asyncio.gather(
-        *(find_offsets(client, keys, when, timeout_seconds=ASK_SECONDS) for when in (EARLIEST, LATEST))
+        *(
+            find_offsets(client, keys, when, Isolation.READ_UNCOMMITTED, timeout_seconds=ASK_SECONDS)
+            for when in (EARLIEST, LATEST)
+        )
     )
     return {
         key: (first, last)

@@ -69,12 +69,12 @@ class Permissions:
         if call.params.some and call.params.name is not None:
             raise wrong("some", "expected name or some, not both")
         name = call.params.name or (CLUSTER_NAME if kind == "cluster" else ANY_NAME)
-        resource_type, access = ResourceType[kind.upper()], self._node.access
+        resource_type, resources = ResourceType[kind.upper()], self._node.resources
         words = [
             operation.name.lower()
             for operation in REAL_OPERATIONS
-            if access.allows(call.caller, operation, resource_type, name)
-            or (call.params.some and access.allows_any(call.caller, operation, resource_type))
+            if resources.visible(call.caller, resource_type, (name,), operation)
+            or (call.params.some and resources.allows_any(call.caller, resource_type, operation))
         ]
         return CallerOperations(
             resource_type=kind, name=name, operations=msgspec.convert(words, list[OperationName])

@@ -17,7 +17,7 @@ from penstock.node import Node
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues.consumers import LISTED_MAX, Interface
 from penstock.node.queues.overview import has_consumers
-from penstock.types import Operation
+from penstock.types import Isolation, Operation
 from penstock.web.api.dead_letters import PartitionNumber, QueueParams
 from penstock.web.api.problems import Problem, refused, wrong
 from penstock.web.api.queues import check_may_read_topics, unknown_queue
@@ -74,9 +74,10 @@ class QueueReset:
         if connected and not wanted.dry_run:
             message = has_consumers(queue, connected)
             raise refused(ErrorCode.NON_EMPTY_GROUP, message, "queue")
+        isolation = self._node.group_config(queue).isolation
         moves: list[Move] = []
         for topic, rows in _chosen(queue, report.descriptions, wanted).items():
-            targets = await _targets(call.client, topic, rows, wanted)
+            targets = await _targets(call.client, topic, rows, wanted, isolation)
             moves += [
                 Move(
                     topic=topic,
@@ -127,18 +128,23 @@ def _chosen(
 
 
 async def _targets(
-    client: InnerClient, topic: str, rows: Iterable[QueueDescription], wanted: QueueResetBody
+    client: InnerClient,
+    topic: str,
+    rows: Iterable[QueueDescription],
+    wanted: QueueResetBody,
+    isolation: Isolation,
 ) -> dict[int, int]:
-    """The new start of each partition, within its first and last offsets."""
+    """The new start of each partition, within its first and last offsets. `isolation` is the queue's: an end before
+    open transactions keeps their records for the queue."""
     partitions = [row.partition for row in rows]
     if wanted.to == "latest":
-        return await get_offsets(client, topic, partitions, LATEST)
-    earliest = await get_offsets(client, topic, partitions, EARLIEST)
+        return await get_offsets(client, topic, partitions, LATEST, isolation)
+    earliest = await get_offsets(client, topic, partitions, EARLIEST, isolation)
     if wanted.to == "earliest":
         return earliest
-    latest = await get_offsets(client, topic, partitions, LATEST)
+    latest = await get_offsets(client, topic, partitions, LATEST, isolation)
     if wanted.offset is not None:
         return {one: min(max(wanted.offset, earliest[one]), latest[one]) for one in partitions}
     assert wanted.timestamp_ms is not None
-    found = await get_offsets(client, topic, partitions, wanted.timestamp_ms)
+    found = await get_offsets(client, topic, partitions, wanted.timestamp_ms, isolation)
     return {one: latest[one] if found[one] == NOT_FOUND else found[one] for one in partitions}

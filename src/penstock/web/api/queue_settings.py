@@ -4,7 +4,6 @@ They are group configs, so Kafka's tools can change them too. Consumers are not 
 end. Only another `order` reloads the queue on each partition: leased messages are then delivered again.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -21,7 +20,6 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.node import Node
-from penstock.types import Caller, Operation
 from penstock.web.api import topics
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.problems import Problem, check
@@ -35,7 +33,7 @@ from penstock.web.api.queue_shapes import (
 )
 from penstock.web.api.queues import GROUP_RESOURCE, Queues, unknown_queue
 from penstock.web.api.routing import Call
-from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName, check_known
+from penstock.web.api.topics import ConfigText, TopicName, check_known
 
 AnyConfigs = Annotated[
     dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool | None], Meta(max_length=100)
@@ -97,7 +95,7 @@ class QueueSettings:
     async def set_configs(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
         """Sets group configs, of which None restores the default; returns when this node has applied them."""
         await self._change(client, queue, changes)
-        await self._applied(client.caller, queue, changes)
+        await self._queues.applied(client.caller, queue, changes)
 
     async def _change(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
         """All of them or none."""
@@ -114,17 +112,3 @@ class QueueSettings:
             IncrementalAlterConfigsResponse,
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
-
-    async def _applied(self, caller: Caller, queue: str, changes: Mapping[str, str | None]) -> None:
-        """Returns when this node has applied the change, so that the response shows it. A timeout is no failure."""
-        node = self._node
-        wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
-        try:
-            async with asyncio.timeout(APPLIED_SECONDS):
-                while True:
-                    known = node.resources.group_configs(caller, queue, Operation.ALTER_CONFIGS)
-                    if all(known.get(name) == value for name, value in wanted.items()):
-                        return
-                    await node.metadata.next_change()
-        except TimeoutError:
-            return

@@ -79,7 +79,15 @@ from penstock.web.api.routing import (
     in_thread_if,
     offloaded,
 )
-from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
+from penstock.web.api.topics import (
+    APPLIED_SECONDS,
+    SET,
+    TOPIC_RESOURCE,
+    UNSET,
+    NewTopic,
+    TopicName,
+    Topics,
+)
 
 GROUP_RESOURCE = 32
 AT_ONCE = 32
@@ -142,17 +150,17 @@ class Queues:
             partitions=[_partition(description) for description in report.descriptions],
             consumers=[_consumer(one) for one in consumers.listed],
             more_consumers=consumers.has_more,
-            warnings=list(self._warnings(report.descriptions)),
+            warnings=list(self._warnings(caller, report.descriptions)),
             dead_letters=await count_letters_of(self._node, caller, queue, shown) if letters else None,
         )
 
-    def _warnings(self, descriptions: Sequence[QueueDescription]) -> Iterator[str]:
+    def _warnings(self, caller: Caller, descriptions: Sequence[QueueDescription]) -> Iterator[str]:
         """What retention has done to the queue's messages, and what it may do."""
         deleted = Counter[str]()
         for one in descriptions:
             deleted[one.topic] += one.deleted_undone
         for name in sorted(deleted):
-            topic = self._node.metadata.state.topics.get(name)
+            topic = self._node.resources.visible_topic(caller, name)
             config = topic.config if topic is not None else TopicConfig()
             if deleted[name]:
                 yield f"{deleted[name]} messages of {name} were deleted before they were done"
@@ -270,8 +278,10 @@ class Queues:
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
         topic = await self._topic(client, wanted, name)
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
+        await self.applied(caller, wanted.queue, wanted.group_configs())  # the isolation is one of them
         first = LATEST if wanted.start == "latest" else EARLIEST
-        starts = await get_offsets(client, name, range(topic.partitions), first)
+        isolation = self._node.group_config(wanted.queue).isolation
+        starts = await get_offsets(client, name, range(topic.partitions), first, isolation)
         await self._begin(caller, wanted.queue, topic, starts)
         await rules.create(client)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
@@ -343,6 +353,16 @@ class Queues:
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
 
+    async def applied(self, caller: Caller, queue: str, changes: Mapping[str, str | None]) -> None:
+        """Returns when this node has applied the change, so that responses show it. A timeout is no failure."""
+        wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
+
+        def is_applied() -> bool:
+            known = self._node.resources.group_configs(caller, queue, Operation.ALTER_CONFIGS)
+            return all(known.get(name) == value for name, value in wanted.items())
+
+        await self._node.metadata.until(is_applied, APPLIED_SECONDS)
+
     async def _begin(self, caller: Caller, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
         """All messages before these offsets are done in the queue, and none after them."""
         limit = asyncio.Semaphore(AT_ONCE)
@@ -360,10 +380,12 @@ class Queues:
         known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
+        isolation = self._node.group_config(queue).isolation  # an open transaction is not purged
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [description for description in descriptions if description.topic == name]
-            ends = await get_offsets(call.client, name, [row.partition for row in rows], LATEST)
+            partitions = [row.partition for row in rows]
+            ends = await get_offsets(call.client, name, partitions, LATEST, isolation)
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
             await self._begin(call.caller, queue, topic, ends)
             self._node.events.tell(

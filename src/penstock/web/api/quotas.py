@@ -10,12 +10,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import alter_client_quotas as altering
 from penstock.kafka.wire.messages import describe_client_quotas as describing
 from penstock.node import Node
 from penstock.security.quotas import DEFAULT_ENTITY, MAX_ENTITY_CHARACTERS, QuotaEntity, QuotaKind
+from penstock.types import Operation
 from penstock.web.api.problems import check, refused
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
 
@@ -90,13 +92,14 @@ class Quotas:
     async def set_quotas(self, call: Call[NoParams, QuotaChanges]) -> EntityQuotas:
         entity = call.body.entity
         entity.validate()
+        state = self._state(call)
         await self._alter(call, entity, call.body.quotas)
-        return _facts(entity, self._values(entity))
+        return _facts(entity, _values(state, entity))
 
     async def remove_quotas(self, call: Call[EntityParams, None]) -> EntityQuotas:
         entity = call.params.entity
         entity.validate()
-        before = self._values(entity)
+        before = _values(self._state(call), entity)
         if not before:
             raise refused(ErrorCode.RESOURCE_NOT_FOUND, f"{entity} has no quotas", "user")
         await self._alter(call, entity, dict.fromkeys(before))
@@ -112,12 +115,16 @@ class Quotas:
         check(answer.entries[0].error_code, answer.entries[0].error_message)
         wanted = changes.items()
         await self._node.access_admin.applied(
-            lambda _: all(self._values(entity).get(name) == value for name, value in wanted)
+            lambda state: all(_values(state, entity).get(name) == value for name, value in wanted)
         )
 
-    def _values(self, entity: QuotaEntity) -> dict[str, float]:
-        values = self._node.metadata.state.quotas.table.entries.get(entity, {})
-        return {str(kind): value for kind, value in sorted(values.items())}
+    def _state(self, call: Call[object, object]) -> ClusterState:
+        return self._node.resources.cluster(call.caller, Operation.ALTER_CONFIGS)
+
+
+def _values(state: ClusterState, entity: QuotaEntity) -> dict[str, float]:
+    values = state.quotas.table.entries.get(entity, {})
+    return {str(kind): value for kind, value in sorted(values.items())}
 
 
 def _component(kind: str, name: str) -> describing.ComponentData:

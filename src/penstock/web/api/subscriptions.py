@@ -4,16 +4,16 @@ A subscription is stored at the coordinator of the group that has its name. Lag 
 from its offset, or from the earliest offset if that is later, to the latest one, without those in `done`.
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
+from penstock.node.calls import rows_of_each
 from penstock.node.calls.messages.subscriptions import PositionDescription, SubscriptionDescription
 from penstock.types import Caller, ResourceType, TopicPartition
 from penstock.web.api.offset_ranges import find_ranges
@@ -96,28 +96,22 @@ class SubscriptionsApi:
     async def list_subscriptions(self, call: Call[NoParams, None]) -> SubscriptionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges: Ranges = {}
-        answers = await asyncio.gather(*(self._listed(call.client, node, ranges) for node in nodes))
-        rows = [row for answer in answers if answer is not None for row in answer]
+        rows, unanswered = await rows_of_each(nodes, lambda node: self._listed(call.client, node, ranges))
         names = (row.subscription for row in rows)
         visible = self._node.resources.visible(call.caller, ResourceType.GROUP, names)
         return SubscriptionList(
             subscriptions=sorted(
                 (row for row in rows if row.subscription in visible), key=lambda row: row.subscription
             ),
-            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
-    async def _listed(
-        self, client: InnerClient, node: int, ranges: Ranges
-    ) -> list[SubscriptionSummary] | None:
+    async def _listed(self, client: InnerClient, node: int, ranges: Ranges) -> list[SubscriptionSummary]:
         """The subscriptions of one node, page by page: only the sums over their partitions stay in memory."""
         rows: list[SubscriptionSummary] = []
         after = ""
         while True:
-            try:
-                page = await self._node.subscriptions.browse(node, after, caller=client.caller)
-            except PenstockError:
-                return None
+            page = await self._node.subscriptions.browse(node, after, caller=client.caller)
             shown = [self._shown(client.caller, description) for description in page.descriptions]
             await self._find(client, shown, ranges)
             now_ms = self._node.clock.wall_ms()

@@ -1,13 +1,12 @@
 """Beside the operations on topics: the documentation of their configs, the bytes that they take on each node, and who
 consumes them."""
 
-import asyncio
 from collections import Counter
 
 import msgspec
 
 from penstock.config import TOPIC_CONFIGS
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_log_dirs import (
@@ -24,7 +23,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from penstock.node import Node
-from penstock.node.calls import BROKER
+from penstock.node.calls import BROKER, rows_of_each
 from penstock.types import Operation, TopicPartition
 from penstock.web.api.groups import SHARE
 from penstock.web.api.offset_ranges import find_ranges
@@ -111,23 +110,19 @@ class TopicUsage:
         wanted = DescribableLogDirTopic(topic=name, partitions=list(range(topic.partitions)))
         # Kafka shows sizes to those who may describe the cluster; here the topic's permission was checked.
         client = InnerClient(self._node, BROKER, call.reserved)
-        answers = await asyncio.gather(*(self._sizes(client, wanted, node) for node in holders))
-        rows = [row for answer in answers if answer is not None for row in answer]
+        rows, unanswered = await rows_of_each(holders, lambda node: self._sizes(client, wanted, node))
         return TopicSizes(
             topic=name,
             size_bytes=sum(row.size_bytes for row in rows),
             replicas=sorted(rows, key=lambda row: (row.partition, row.node_id)),
-            unanswered=[node for node, answer in zip(holders, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
     async def _sizes(
         self, client: InnerClient, wanted: DescribableLogDirTopic, node: int
-    ) -> list[ReplicaSize] | None:
+    ) -> list[ReplicaSize]:
         request = DescribeLogDirsRequest(topics=[wanted])
-        try:
-            answer = await client.ask(ApiKey.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse, to=node)
-        except PenstockError:
-            return None
+        answer = await client.ask(ApiKey.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse, to=node)
         found = [row for folder in answer.results for topic in folder.topics for row in topic.partitions]
         return [
             ReplicaSize(partition=row.partition_index, node_id=node, size_bytes=row.partition_size)
@@ -139,31 +134,25 @@ class TopicUsage:
         topic = find_topic(self._node, call.caller, name, Operation.DESCRIBE)
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges = await find_ranges(call.client, {name: list(range(topic.partitions))})
-        answers = await asyncio.gather(
-            *(self._groups_at(call.client, node, name, topic.partitions, ranges) for node in nodes)
+        rows, unanswered = await rows_of_each(
+            nodes, lambda node: self._groups_at(call.client, node, name, topic.partitions, ranges)
         )
-        rows = [row for answer in answers if answer is not None for row in answer]
         return TopicGroups(
             topic=name,
             groups=sorted(rows, key=lambda row: row.group),
-            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
     async def _groups_at(
         self, client: InnerClient, node: int, topic: str, partitions: int, ranges: Ranges
-    ) -> list[TopicGroup] | None:
+    ) -> list[TopicGroup]:
         """The groups that this node coordinates, those with offsets of the topic."""
-        try:
-            listed = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
-            states = {
-                row.group_id: row.group_state for row in listed.groups if row.group_type.lower() != SHARE
-            }
-            names, found = sorted(states), list[OffsetFetchResponseGroup]()
-            for first in range(0, len(names), GROUPS_PER_REQUEST):
-                some = names[first : first + GROUPS_PER_REQUEST]
-                found += await self._offsets_at(client, node, some, topic, partitions)
-        except PenstockError:
-            return None
+        listed = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
+        states = {row.group_id: row.group_state for row in listed.groups if row.group_type.lower() != SHARE}
+        names, found = sorted(states), list[OffsetFetchResponseGroup]()
+        for first in range(0, len(names), GROUPS_PER_REQUEST):
+            some = names[first : first + GROUPS_PER_REQUEST]
+            found += await self._offsets_at(client, node, some, topic, partitions)
         rows = [_used(one, states[one.group_id], node, topic, ranges) for one in found]
         return [row for row in rows if row is not None]
 

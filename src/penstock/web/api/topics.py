@@ -53,7 +53,7 @@ from penstock.node import Node
 from penstock.node.calls import CONTROLLER, AtNode, Target
 from penstock.node.calls.messages.status import TopicFigures
 from penstock.node.scheduling.shared_work import SharedWork
-from penstock.types import Caller, Operation, ResourceType, TopicPartition
+from penstock.types import Caller, Isolation, Operation, ResourceType, TopicPartition
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import ROWS_IN_LOOP, Call, NoParams, in_thread_if
@@ -315,20 +315,12 @@ class Topics:
     async def _applied(self, name: str, partitions: int) -> None:
         """Returns when this node has applied the change, so that the caller's next request to it sees it. A timeout is
         no failure: the change is committed."""
-        metadata = self._node.metadata
-        try:
-            async with asyncio.timeout(APPLIED_SECONDS):
-                while True:
-                    known = metadata.state.topics.get(name)
-                    if (
-                        known is None
-                        if partitions == 0
-                        else known is not None and known.partitions >= partitions
-                    ):
-                        return
-                    await metadata.next_change()
-        except TimeoutError:
-            return
+
+        def is_applied() -> bool:
+            count = self._node.resources.partition_count(name)
+            return count >= partitions > 0 or count == partitions == 0
+
+        await self._node.metadata.until(is_applied, APPLIED_SECONDS)
 
 
 _CREATION_FIELDS: dict[int, str] = {
@@ -403,7 +395,8 @@ def _summary(topic: MetadataResponseTopic) -> ListedTopic:
 async def _offsets(
     client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int
 ) -> dict[int, int | PenstockError]:
-    found = await find_offsets(client, [TopicPartition(topic, one) for one in partitions], timestamp)
+    keys = [TopicPartition(topic, one) for one in partitions]
+    found = await find_offsets(client, keys, timestamp, Isolation.READ_UNCOMMITTED)
     return {key.partition: offset for key, offset in found.items()}
 
 

@@ -1,20 +1,19 @@
 """Transactions for operators: which are open, for how long, and aborting one. Kafka's own APIs are asked."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from penstock.cluster import TRANSACTIONS_TOPIC
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import describe_transactions as described
 from penstock.kafka.wire.messages import init_producer_id as initialised
 from penstock.kafka.wire.messages import list_transactions as listed
 from penstock.node import Node
-from penstock.node.calls import TransactionCoordinatorOf
+from penstock.node.calls import TransactionCoordinatorOf, rows_of_each
 from penstock.web.api.problems import Problem, check
 from penstock.web.api.routing import Call
 from penstock.web.api.transactions import OwnerParams, TransactionalIdName
@@ -80,30 +79,23 @@ class TransactionAdminApi:
     async def list_transactions(self, call: Call[TransactionListParams, None]) -> TransactionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         states = OPEN_STATES if call.params.state == "open" else ()
-        answers = await asyncio.gather(*(self._listed(call.client, node, states) for node in nodes))
-        rows = [row for answer in answers if answer is not None for row in answer]
+        rows, unanswered = await rows_of_each(nodes, lambda node: self._listed(call.client, node, states))
         return TransactionList(
             transactions=sorted(rows, key=lambda row: row.transactional_id),
-            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+            unanswered=unanswered,
         )
 
-    async def _listed(
-        self, client: InnerClient, node: int, states: Iterable[str]
-    ) -> list[TransactionFacts] | None:
+    async def _listed(self, client: InnerClient, node: int, states: Iterable[str]) -> list[TransactionFacts]:
         request = listed.ListTransactionsRequest(
             state_filters=list(states), producer_id_filters=[], duration_filter=-1
         )
-        try:
-            found = await client.ask(
-                ApiKey.LIST_TRANSACTIONS, request, listed.ListTransactionsResponse, to=node
-            )
-            check(found.error_code)
-            names = [row.transactional_id for row in found.transaction_states]
-            rows: list[TransactionFacts] = []
-            for at in range(0, len(names), IDS_PER_REQUEST):
-                rows += await self._described(client, node, names[at : at + IDS_PER_REQUEST])
-        except (PenstockError, Problem):
-            return None
+        found = await client.ask(ApiKey.LIST_TRANSACTIONS, request, listed.ListTransactionsResponse, to=node)
+        if found.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(found.error_code), f"node {node} does not list its transactions")
+        names = [row.transactional_id for row in found.transaction_states]
+        rows: list[TransactionFacts] = []
+        for at in range(0, len(names), IDS_PER_REQUEST):
+            rows += await self._described(client, node, names[at : at + IDS_PER_REQUEST])
         return rows
 
     async def _described(
@@ -120,7 +112,7 @@ class TransactionAdminApi:
         return await self._find(call.client, call.params.transactional_id)
 
     async def _find(self, client: InnerClient, name: str) -> TransactionFacts:
-        if TRANSACTIONS_TOPIC not in self._node.metadata.state.topics:
+        if not self._node.resources.exists(TRANSACTIONS_TOPIC):
             raise _unknown(name)  # there are no coordinators, and a query creates none
         target = TransactionCoordinatorOf(name)
         found = await client.ask_role(

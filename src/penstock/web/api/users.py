@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.node import Node
 from penstock.security import principals
+from penstock.types import Operation
 from penstock.web.api.access_shapes import (
     DeletedUser,
     MadeToken,
@@ -35,7 +36,7 @@ class Users:
     # --- users
 
     async def list_users(self, call: Call[NoParams, None]) -> UserList:
-        access = self._node.metadata.state.access
+        access = self._node.resources.cluster(call.caller, Operation.DESCRIBE).access
         users = {user: list(passwords) for user, passwords in access.users.items()}
         tokens = Counter(token.user for token in access.tokens.values())
         rows = await in_thread_if(len(users) > ROWS_IN_LOOP, self._rows, users, tokens)
@@ -55,15 +56,15 @@ class Users:
         )
 
     async def create_user(self, call: Call[NoParams, NewUser]) -> UserFacts:
-        user = call.body.user
+        user, state = call.body.user, self._node.resources.cluster(call.caller, Operation.ALTER)
         await self._node.access_admin.create_user(user, call.body.password, caller=call.caller)
-        return self._facts(user, self._node.metadata.state.access.users.get(user, ()), 0)
+        return self._facts(user, state.access.users.get(user, ()), 0)
 
     async def set_password(self, call: Call[UserParams, NewPassword]) -> None:
         await self._node.access_admin.set_password(call.params.user, call.body.password, caller=call.caller)
 
     async def delete_user(self, call: Call[UserParams, None]) -> DeletedUser:
-        user, access = call.params.user, self._node.metadata.state.access
+        user, access = call.params.user, self._node.resources.cluster(call.caller, Operation.ALTER).access
         tokens = len(access.tokens_of(user))
         await self._node.access_admin.delete_user(user, caller=call.caller)
         principal = principals.user(user)
