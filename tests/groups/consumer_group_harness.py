@@ -192,6 +192,11 @@ class ConsumerClient:
         if not self.busy:
             self.owned = self.target
 
+    @property
+    def has_to_confirm(self) -> bool:
+        """Whether it has taken over an assignment, and the coordinator does not know that."""
+        return self._told is not None and self._told[1] is None
+
     def settles(self) -> "ConsumerClient":
         """Reports until nothing is new."""
         for _ in range(5):

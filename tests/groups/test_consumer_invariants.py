@@ -94,7 +94,10 @@ class Watched:
 
     def passes(self, duration_ms: int) -> None:
         """A client that cannot report for its session gives up its partitions, and so does one that does not confirm a
-        revocation in time: it is removed."""
+        revocation in time: it is removed. Others confirm at once, and do not wait for their next heartbeat."""
+        for name, member in self.members.items():
+            if member.epoch and member.has_to_confirm and not member.busy:
+                self.reports(name, is_heard=True)
         self.harness.passes(duration_ms)
         for name, member in self.members.items():
             silent_ms = self.harness.now_ms - self.heard_ms[name]

@@ -406,7 +406,7 @@ MUTANTS = (
             Change(
                 metadata_log.MetadataLog,
                 "_slices",
-                "partition.high_watermark",
+                "partition.end_for(Isolation.READ_UNCOMMITTED)",
                 "partition.log.end_offset",
             ),
         ),
