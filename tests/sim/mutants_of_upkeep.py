@@ -39,7 +39,7 @@ UPKEEP_MUTANTS = (
             ),
         ),
         level=NODE,
-        seeds=30,
+        seeds=500,
     ),
     Mutant(
         "compacted segment not flushed",

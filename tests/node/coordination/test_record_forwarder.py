@@ -7,13 +7,13 @@ from uuid import UUID
 import pytest
 
 from penstock.batch import Record, build_batch
-from penstock.cluster import Topic, decisions
+from penstock.cluster import decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.calls import BROKER
-from penstock.node.metadata.cluster_view import PartitionFacts
 from penstock.node.replication.leaders import NO_LEADER
+from penstock.types import GroupId
 
 BATCH = bytes(build_batch([Record(0, 1_000, None, b"a letter", ())]))
 
@@ -73,12 +73,12 @@ def test_a_topic_that_is_deleted_while_it_has_no_leader_is_not_waited_for(
         await node.settled()
         asked = asyncio.Event()
 
-        def no_leader(of: Topic, index: int) -> PartitionFacts:
+        def no_leader(group: GroupId) -> int:
             asked.set()
-            return PartitionFacts(NO_LEADER, 1, (), (), ())
+            return NO_LEADER
 
         with monkeypatch.context() as patch:
-            patch.setattr(node.view, "partition", no_leader)
+            patch.setattr(node.view, "leader", no_leader)
             patch.setattr(node.calls._directory, "_is_alone", False)
             sent = asyncio.get_running_loop().create_task(
                 refusal(node.record_forwarder.append(topic, 0, BATCH, caller=BROKER))
