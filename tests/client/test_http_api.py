@@ -63,7 +63,8 @@ def api_of(*urls: str) -> HttpApi:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(0, ""), (500, "internal"), (502, ""), (503, "outcome_unknown")]
+    ("status", "code"),
+    [(0, ""), (500, "internal"), (502, ""), (503, "outcome_unknown"), (503, "not_controller"), (503, "")],
 )
 def test_a_request_that_may_have_been_carried_out_is_not_sent_to_another_node(status: int, code: str) -> None:
     first, second = Node(status, code), Node(200)
@@ -93,3 +94,12 @@ def test_a_request_that_no_node_has_received_goes_to_the_next() -> None:
             api_of(*urls[:2]).ask("POST", "/v1/queues/q/purge", {})
     assert not raised.value.may_be_done
     assert (not_ready.asked, ready.asked) == (2, 1)
+
+
+def test_a_later_node_that_is_not_ready_does_not_hide_that_the_request_may_have_been_carried_out() -> None:
+    first, second = Node(0), Node(503, "not_ready")
+    with first.serving(), second.serving():
+        with pytest.raises(Unreachable, match="may have been carried out") as raised:
+            api_of(first.url, second.url).ask("POST", "/v1/queues/q/purge", {}, repeatable=True)
+        assert raised.value.may_be_done
+    assert (first.asked, second.asked) == (1, 1)

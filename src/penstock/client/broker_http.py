@@ -33,7 +33,7 @@ class BrokerHttp:
         return tuple(self._urls)
 
     def ask(self, method: str, path: str, body: dict[str, object] | None = None) -> Any:
-        """The answer, a JSON object. Retries what is temporary, so the request must be one that may be done twice."""
+        """The answer, a JSON object. Retries what is temporary: a node may get the request twice."""
         return retrying(self._settings, lambda: self._ask_once(method, path, body))
 
     def find(self) -> list[str]:

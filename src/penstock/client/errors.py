@@ -78,7 +78,7 @@ class Unreachable(ClientError):
 
     retriable_by_default = True
     may_be_done = False
-    """Whether a node may have received the request, and carried it out."""
+    """Of requests to the HTTP API: whether a node may have received it, and carried it out."""
 
 
 class Garbled(ClientError, ProtocolViolation):

@@ -22,8 +22,8 @@ from penstock.client.tls_context import tls_failure
 REQUEST_SECONDS: Final = 15.0
 ERROR_BYTES_MAX: Final = 64 * 1024
 SERVICE_UNAVAILABLE: Final = 503
-OUTCOME_UNKNOWN: Final = "outcome_unknown"
-"""The one error of a node with status 503 after which a request may have been carried out."""
+NOT_DONE: Final = frozenset({"not_ready", "node_unavailable", "too_busy"})
+"""Errors of a node with status 503 after which it is certain that a request was not carried out."""
 
 
 class HttpApi:
@@ -45,7 +45,8 @@ class HttpApi:
             except Unreachable as unreachable:
                 if unreachable.may_be_done and not is_repeatable:
                     raise
-                error = unreachable
+                if not (isinstance(error, Unreachable) and error.may_be_done):
+                    error = unreachable
         raise error
 
 
@@ -85,7 +86,7 @@ def fetch(method: str, url: str, data: bytes | None, timeout_s: float, nodes: Ht
             )
         if refused.code < 500:
             raise refusal(code, message) from None
-        is_refused = refused.code == SERVICE_UNAVAILABLE and code != OUTCOME_UNKNOWN
+        is_refused = refused.code == SERVICE_UNAVAILABLE and code in NOT_DONE
         raise _unreachable(f"{url}: {message}", may_be_done=not is_refused) from None
     except (OSError, HTTPException) as problem:
         distrust = tls_failure(getattr(problem, "reason", problem), url)

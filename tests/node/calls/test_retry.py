@@ -94,5 +94,5 @@ async def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(asyncio, "timeout", noted)
     attempts = Retry(Changes())
     for _ in range(6):
-        await attempts.pause()
+        await attempts.pause(lambda: False)
     assert delays == [0.02, 0.04, 0.08, 0.16, 0.2, 0.2]

@@ -114,7 +114,7 @@ class Scene:
 
     async def open(self) -> None:
         """Opens the queue on every partition; a busy machine takes more than one request for that."""
-        while len(list(self.node.queues.manager.drivers())) < len(self.partitions):
+        while sum(driver.is_open for driver in self.node.queues.manager.drivers()) < len(self.partitions):
             with suppress(KafkaError):
                 await self.receive("opens them", wait_ms=0)
 

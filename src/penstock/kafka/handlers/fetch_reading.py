@@ -3,8 +3,8 @@
 Records that are not in the system's cache are loaded by a thread first (`log.cold_range`), and then read like all
 others. So a reader of old records waits for the disk, and no other client does.
 
-A response is no larger than the memory that clients may still take (`node.memory`). If not even one batch fits, the
-request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
+A response is no larger than the memory that clients may still take (`node.limits.memory`). If not even one batch fits,
+the request waits for its turn; while it waits, for memory or for records, it holds nothing that it has read.
 
 Bytes that come from the disk are compared with their checksums (`log.checked_read`): not all clients do it. Wrong ones
 are reported as a scrub reports them. The client of a partition with other replicas gets KAFKA_STORAGE_ERROR: it asks

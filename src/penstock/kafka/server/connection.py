@@ -10,9 +10,9 @@ Quotas: a client above one is answered, and then mute for a while (`throttle`).
 Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
 while the client does not read its responses, and one that never does is closed by the listener's sweep.
 
-Memory (`node.memory`): everything that is held for the client is reserved in the listener's budget. A half-read request
-has the connection's reservation `_arriving`. A whole one has its own, in the queue and then in its slot, where the
-handler adds what it reads for the response. The bytes of a response belong to `_unsent` until the system has taken
+Memory (`node.limits.memory`): everything that is held for the client is reserved in the listener's budget. A half-read
+request has the connection's reservation `_arriving`. A whole one has its own, in the queue and then in its slot, where
+the handler adds what it reads for the response. The bytes of a response belong to `_unsent` until the system has taken
 them.
 """
 

@@ -86,9 +86,12 @@ class Retry:
     def is_over(self) -> bool:
         return self._loop.time() >= self._deadline
 
-    async def pause(self, is_moved: Callable[[], bool] = bool) -> None:
+    async def pause(self, is_moved: Callable[[], bool] | None = None) -> None:
         """Returns when the target has moved, or after the next delay."""
         delay, self._delay = self._delay, min(2 * self._delay, LONGEST_DELAY_SECONDS)
+        if is_moved is None:
+            await asyncio.sleep(delay)
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 while not is_moved():

@@ -67,10 +67,11 @@ class LocalQueues:
             replica = self._partitions.get(topic.name, partition.partition)
             return await self._queues.driver(group_id, partition.topic_id, replica, begin=begin)
         except KafkaError as refused:
-            is_fenced = (
-                refused.code == ErrorCode.FENCED_STATE_EPOCH
-            )  # by a later leader, which is to be asked
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_fenced else refused.code
+            has_others = len(topic.assignments[partition.partition].shown) > 1
+            is_elsewhere = refused.code == ErrorCode.FENCED_STATE_EPOCH or (
+                refused.code == ErrorCode.KAFKA_STORAGE_ERROR and has_others
+            )  # there is a later leader, or will be one, which is to be asked
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_elsewhere else refused.code
             raise NotExecuted(code, refused.message) from refused
 
     async def _return(self, caller: Caller, request: ReturnRequest) -> None:

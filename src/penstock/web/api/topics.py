@@ -299,8 +299,15 @@ class Topics:
             ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message)
-        # The controller has the new configs for certain; this node may apply them a moment later.
-        return ConfigList(configs=await self._configs(call.client, name, of=CONTROLLER))
+        return ConfigList(configs=await self._new_configs(call.client, name))
+
+    async def _new_configs(self, client: InnerClient, topic: str) -> dict[str, ConfigFacts]:
+        """After a change. The controller has the new configs for certain; this node may apply them a moment later, but
+        is asked if there is no controller now: the change is made, and should not look as if it had failed."""
+        try:
+            return await self._configs(client, topic, of=CONTROLLER)
+        except (PenstockError, Problem):
+            return await self._configs(client, topic, of=AtNode(self._node.node_id))
 
     async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
         name, count = call.params.topic, call.body.count
