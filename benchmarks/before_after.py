@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 TREE = Path(__file__).parents[1]
 BENCH = ("-c", "from penstock.cli import main; main()", "bench")
 COMMANDS = {
@@ -81,13 +82,27 @@ def alternate(
     before: Path, after: Path, rounds: int, commands: list[str]
 ) -> dict[str, tuple[list[float], list[float]]]:
     values: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    commands = list(commands)
     for index in range(rounds):
-        for command in commands:
-            for side in (0, 1) if index % 2 == 0 else (1, 0):
-                for name, value in measure((before, after)[side], command):
-                    values[name][side].append(value)
+        for command in tuple(commands):
+            try:
+                sides = [dict(measure(tree, command)) for tree in order((before, after), index)]
+            except subprocess.CalledProcessError as failed:
+                commands.remove(command)
+                last_line = (failed.stderr or "").strip().splitlines()[-1:]
+                print(f"{command} is left out, one of the versions fails: {last_line}", file=sys.stderr)
+                continue
+            old, new = order(sides, index)
+            for name in (name for name in old if name in new):
+                values[name][0].append(old[name])
+                values[name][1].append(new[name])
             print(f"round {index + 1} of {rounds}: {command}", file=sys.stderr)
     return values
+
+
+def order(pair: Sequence[T], index: int) -> Sequence[T]:
+    """Every other round the other way round."""
+    return pair if index % 2 == 0 else pair[::-1]
 
 
 def report(values: dict[str, tuple[list[float], list[float]]], tolerance: float) -> int:
