@@ -104,9 +104,9 @@ async def add(cores: Cores, key: bytes, number: int) -> int:
     return await host.ask(int, lambda now_ms, token: host.core.add(token, key, number))
 
 
-def code_of(cores: Cores) -> ErrorCode:
+def code_of(cores: Cores, index: int = 0) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
-        cores.get(0)
+        cores.get(index)
     return refused.value.code
 
 
@@ -119,6 +119,19 @@ def test_the_next_core_has_the_state_of_the_last_one(tmp_path: Path) -> None:
 
     asyncio.run(run(tmp_path, count))
     asyncio.run(run(tmp_path, look))
+
+
+def test_a_node_that_has_not_heard_of_the_topic_or_the_partition_says_so(tmp_path: Path) -> None:
+    """Other nodes ask a node that has just started."""
+
+    async def act(node: Node, cores: Cores) -> None:
+        assert code_of(cores, 1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        cores.stop()
+        cores._hosts.clear()
+        del node.metadata.state.topics[TOPIC]  # type: ignore[attr-defined]
+        assert code_of(cores) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(run(tmp_path, act))
 
 
 def test_requests_of_one_turn_are_one_batch_and_answered_in_order(tmp_path: Path) -> None:

@@ -117,7 +117,13 @@ class DurableCores(Generic[C]):
         if host is not None and host.is_ready:
             message = f"another node may be the coordinator on {name} by now"
             return KafkaError(ErrorCode.NOT_COORDINATOR, message)
-        leader = self._view.partition(self._state.topics[self.topic], index).leader
+        topic = self._state.topics.get(self.topic)
+        if (
+            topic is None or not 0 <= index < topic.partitions
+        ):  # this node may have been away when it was created
+            message = f"this node has not heard of {name} yet"
+            return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        leader = self._view.partition(topic, index).leader
         if leader not in (self._state.node_id, NO_LEADER):
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"the coordinator on {name} is node {leader}")
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator on {name} is offline")
