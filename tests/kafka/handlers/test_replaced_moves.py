@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import ErrorCode
 from penstock.types import NodeId, Replica
 from tests.kafka.requests import create, reassign, write
-from tests.kafka.trio import Trio
+from tests.kafka.trio import PATIENCE_SECONDS, Trio
 
 Unique = Callable[[str], str]
 NODES = (1, 2, 3)
@@ -18,25 +18,24 @@ PAUSE_SECONDS = 0.02
 
 @contextmanager
 def written_to(trio: Trio, topic: str) -> Iterator[None]:
-    """Some fifty records a second, to the node that leads at first."""
-    stopping = threading.Event()
-    acked = 0
+    """Some fifty records a second, to the node that leads at first. Begins when one is acked."""
+    stopping, acked = threading.Event(), threading.Event()
     leader = trio.leader(topic)
 
     def write_on() -> None:
-        nonlocal acked
         with trio.client(leader) as client:
             while not stopping.wait(PAUSE_SECONDS):
-                acked += write(client, topic).error_code == ErrorCode.NONE
+                if write(client, topic).error_code == ErrorCode.NONE:
+                    acked.set()
 
     writer = threading.Thread(target=write_on)
     writer.start()
     try:
+        assert acked.wait(PATIENCE_SECONDS)
         yield
     finally:
         stopping.set()
         writer.join()
-    assert acked > 0
 
 
 def is_at(trio: Trio, asked: int, topic: str, replicas: list[int]) -> bool:

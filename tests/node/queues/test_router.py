@@ -79,7 +79,9 @@ def test_a_wait_that_fails_for_good_is_not_repeated(problem: KafkaError) -> None
         as_if_remote(scene)
         leader = Leader(scene, lambda request: problem if request.wait_ms else None)
         assert await refusal(scene) is problem
-        assert [request.wait_ms > 0 for request in leader.asked] == [False, True]
+        # Before, it may be asked more than once without a wait: opening the queue takes time.
+        assert [request.wait_ms > 0 for request in leader.asked][-2:] == [False, True]
+        assert len([request for request in leader.asked if request.wait_ms]) == 1
 
     play(scenario)
 
