@@ -24,7 +24,7 @@ def main() -> None:
         client.publish(topic, "today only: half the price", ttl=0.001)
         print("one mail is due in two seconds, one has expired already")
 
-        with client.queue(name, topic=topic, idle_s=3.0) as queue:
+        with client.queue(name, topic=topic, idle_s=8.0) as queue:
             for job in queue:
                 print(f"  after {time.monotonic() - began:.0f} s: {job.text()}")
                 job.ack()

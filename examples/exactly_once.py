@@ -31,7 +31,7 @@ def main() -> None:
         # The same transactional id: the broker aborts what the first worker has left open, and fences it.
         work(client, orders, invoices, JOBS - CRASHES_AT + 1)
         with client.subscribe(
-            invoices, name=fresh("audit"), read_old=True, isolation="read_committed", idle_s=1
+            invoices, name=fresh("audit"), read_old=True, isolation="read_committed", idle_s=5
         ) as subscription:
             found = [message.text() for message in subscription]
         print(f"{len(found)} invoices, {len(set(found))} different ones")

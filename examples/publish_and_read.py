@@ -23,7 +23,7 @@ def main() -> None:
 
         # The subscription starts with the oldest message. The loop ends when none has come for a second.
         total = count = 0
-        with client.subscribe(topic, name=fresh("report"), read_old=True, idle_s=1.0) as subscription:
+        with client.subscribe(topic, name=fresh("report"), read_old=True, idle_s=5.0) as subscription:
             for message in subscription:
                 total += message.json()["amount"]
                 count += 1

@@ -23,14 +23,14 @@ def main() -> None:
                     message.ack()
 
         print("mailing is independent of it, and gets all of them")
-        with client.subscribe(topic, name=mailing, read_old=True, idle_s=1.0) as subscription:
+        with client.subscribe(topic, name=mailing, read_old=True, idle_s=5.0) as subscription:
             for message in subscription:
                 print(f"  mailing: {message.text()}")
                 message.ack()
 
         print("billing reconnects: it gets the order that was not acked, and a new one")
         client.publish(topic, "order 7")
-        with client.subscribe(topic, name=billing, idle_s=1.0) as subscription:
+        with client.subscribe(topic, name=billing, idle_s=5.0) as subscription:
             for message in subscription:
                 print(f"  billing: {message.text()}")
                 message.ack()

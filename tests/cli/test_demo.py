@@ -26,7 +26,7 @@ def test_the_demo_runs_all_steps_and_leaves_nothing(
     assert re.search(r"all [\d,]+ acknowledged messages are there: none lost, none twice", said)
     assert re.search(r"a third worker joined under load; .*one \d+, three \d+, two \d+", said)
     assert re.search(r"\d payments: none lost, in order for each customer", said)
-    assert re.search(r"kill -9 of node \d, which led 2 of 6 partitions", said)
+    assert re.search(r"kill -9 of node \d, which led \d of 6 partitions", said)
     assert "500 messages acknowledged, 500 found with one node gone: none lost, none twice" in said
     if not why_not():
         assert "every purchase is in the Delta table once" in said

@@ -53,7 +53,7 @@ def in_a_shell(broker: Broker, line: str) -> "subprocess.CompletedProcess[str]":
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
@@ -67,7 +67,7 @@ def test_a_pipe_that_is_closed_from_the_start_is_no_failure(command: str, broker
         env={**os.environ, "PENSTOCK_BOOTSTRAP": broker.bootstrap_servers},
         stdout=sender,
         stderr=subprocess.PIPE,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     os.close(sender)

@@ -163,7 +163,7 @@ def test_work_ends_all_processes_of_a_command_after_its_timeout(
         monkeypatch.setattr("penstock.cli.queues_work.GRACE_SECONDS", 0.2)
     succeeded(cli("queues", "alter", queue, "--retry-delay", "1h", "--retry-delay-max", "1h"))
     command = lifeline.command(trap=trap)
-    done = succeeded(cli("queues", "work", queue, "--max", "1", "--timeout", "1s", "--", *command))
+    done = succeeded(cli("queues", "work", queue, "--max", "1", "--timeout", "4s", "--", *command))
     assert "1 to be tried again" in done.stderr
     lifeline.wait_for_begin()
     lifeline.wait_for_end()
@@ -198,22 +198,23 @@ def test_work_with_a_command_that_does_not_exist_is_an_error(cli: Cli, queue: st
 def test_work_ends_after_the_running_command_when_it_is_told_to(
     cli: Cli, broker: Broker, queue: str, tmp_path: Path
 ) -> None:
-    begun, done = tmp_path / "begun", tmp_path / "done"
-    command = f"touch {shlex.quote(str(begun))}; sleep 1; touch {shlex.quote(str(done))}"
+    begun, told, done = (shlex.quote(str(tmp_path / name)) for name in ("begun", "told", "done"))
+    command = f"touch {begun}; while [ ! -e {told} ]; do sleep 0.1; done; sleep 1; touch {done}"
     words = ["penstock", "queues", "work", queue, "-b", broker.bootstrap_servers, "--", "sh", "-c", command]
     code = f"from penstock.cli.app import main; main({words[1:]!r})"
     worker = subprocess.Popen([sys.executable, "-c", code], env=os.environ)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not begun.exists():
+        while not (tmp_path / "begun").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         worker.send_signal(signal.SIGTERM)
+        (tmp_path / "told").touch()
         assert worker.wait(PATIENCE_SECONDS) == 0
     finally:
         worker.kill()
         worker.wait()
-    assert done.exists()
+    assert (tmp_path / "done").exists()
     assert counts(cli, queue) == (2, 0, 0)
 
 

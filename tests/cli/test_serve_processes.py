@@ -158,7 +158,9 @@ def replica_counts(bootstrap: str, topic: str) -> set[int]:
 def produce(bootstrap: str, topic: str, partitions: int, values: range, **settings: Any) -> None:
     """Each value to every partition, acked."""
     failures: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", **settings})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, **settings}
+    )
     for value in values:
         for partition in range(partitions):
             producer.produce(
@@ -225,7 +227,7 @@ def test_a_killed_process_is_started_again_and_nothing_acked_is_lost(start: Star
     produce(machine.bootstrap, "orders", 4, range(200))
     other = machine.child_of(ports[1 - victim])
     machine.child_of(ports[victim]).kill()
-    machine.until_logged(f"process {victim + 1} (node", "was killed by SIGKILL; it is started again in 1 s")
+    machine.until_logged(f"process {victim + 1} (node", "was killed by SIGKILL; it is started again")
     machine.until_logged(f"process {victim + 1} (node", "is ready again")
     assert machine.child_of(ports[1 - victim]).pid == other.pid, "the other one goes on"
     produce(machine.bootstrap, "orders", 4, range(200, 300))

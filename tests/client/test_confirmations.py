@@ -27,9 +27,9 @@ def soon(act: Callable[[], object]) -> threading.Thread:
 
 def test_a_caller_waits_for_the_result() -> None:
     future: Confirmation[int] = Confirmation()
-    thread = soon(lambda: future.set_result(5))
     assert future.running()
     assert not future.done()
+    thread = soon(lambda: future.set_result(5))
     assert future.result(10) == 5
     assert future.done()
     assert not future.running()

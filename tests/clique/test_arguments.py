@@ -139,12 +139,12 @@ async def test_a_start_that_fails_raises_the_error_of_the_carrier(unique) -> Non
 @asynchronous
 async def test_a_clique_of_a_name_that_is_taken_waits_for_it(unique) -> None:
     address = f"memory://{unique('hub')}"
-    first, second = (Clique("pricing", address, worker="w1", lease_ms=2_000) for _ in range(2))
+    first, second = (Clique("pricing", address, worker="w1", lease_ms=4_000) for _ in range(2))
     for clique in (first, second):
         clique.handler("orders")(handler)
     async with first:
         starting = asyncio.create_task(second.start())
-        await asyncio.sleep(3)
+        await asyncio.sleep(6)
         assert not starting.done(), "the first one is alive, whatever its lease"
     await starting
     await second.close()

@@ -47,7 +47,7 @@ def test_a_message_that_kills_its_workers_takes_no_other_message_to_the_dead_let
 
 def _publish(bootstrap: str, stream: str) -> None:
     """Some of the messages have the key of the first one."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(stream, b"poison", b"key-0")
     for number in range(OTHERS):
         producer.produce(stream, b"%d" % number, b"key-%d" % (number % 10))

@@ -11,7 +11,7 @@ from penstock.ring import SLOTS
 from tests.clique.nats_server import NatsServer
 from tests.clique.world import WAIT_S, World, asynchronous, check_one_at_a_time, crash
 
-LEASE_MS = 3_000
+LEASE_MS = 8_000
 """A newcomer waits for most of it before it takes a share. With a shorter one, workers on a busy machine suspect each
 other."""
 

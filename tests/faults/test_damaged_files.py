@@ -38,11 +38,12 @@ def test_refilling_a_lost_folder_detects_and_repairs_damage_on_the_leader(tmp_pa
             victim.kill()
             shutil.rmtree(victim.data_dir / "topics" / f"{TOPIC}-0")
             leader = cluster[leader_of(cluster, TOPIC, other_than=victim.node_id)]
-            flip(segments(leader)[1])
+            rotten = segments(leader)[1]
+            flip(rotten)
             load.wait_for_more(SOME)
             victim.start()
             victim.wait_said("payments-0", "is missing or empty", within_this_process=True)
-            leader.wait_said("payments-0 is damaged", str(segments(leader)[1].name))
+            leader.wait_said("payments-0 is damaged", rotten.name)
             leader.wait_said("payments-0 is rebuilt")
             wait_in_sync(cluster, TOPIC)
             load.wait_for_more(SOME)

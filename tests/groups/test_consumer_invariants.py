@@ -84,9 +84,9 @@ class Watched:
 
     def reports(self, name: str, *, is_heard: bool) -> None:
         member = self.members[name]
-        self.heard_ms[name] = self.harness.now_ms
         if is_heard:
-            member.reports()
+            if member.reports().error is ErrorCode.NONE:
+                self.heard_ms[name] = self.harness.now_ms
         elif (lost := member.sends(member.epoch, **member.complete())) is not None:
             member._told = None
             if lost.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):

@@ -74,6 +74,7 @@ class Watched:
             result = member.reports()
         else:
             lost = member.sends(member.epoch, member.topics)
+            member._told = None  # it cannot know what the coordinator has heard
             assert lost is not None
             result = lost
         if result.error is ErrorCode.NONE:

@@ -58,7 +58,7 @@ def test_connections_cannot_use_up_the_file_descriptors_that_flushing_needs(tmp_
             {
                 "bootstrap.servers": running.bootstrap_servers,
                 "enable.idempotence": True,
-                "message.timeout.ms": 20_000,
+                "message.timeout.ms": 60_000,
             }
         )
         idle = [socket.create_connection((host, int(port))) for _ in range(400)]
@@ -70,7 +70,7 @@ def test_connections_cannot_use_up_the_file_descriptors_that_flushing_needs(tmp_
             )
         for connection in idle:
             connection.close()
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert failures == []
     finally:
         running.stop()

@@ -138,7 +138,7 @@ def test_jobs_whose_lease_has_ended_are_delivered_again(
 
 def test_leases_are_renewed_while_a_micro_batch_runs(broker: Broker, client: Client, unique: Unique) -> None:
     queue = unique("short")
-    client.admin.create_queue(queue, lease=1)
+    client.admin.create_queue(queue, lease=3)
     publish(client, queue, range(3))
     renewals: list[int] = []
 

@@ -50,10 +50,10 @@ def read_topic(servers: str, topic: str, partitions: int) -> list[Found]:
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     records: list[Found] = []
-    ends = 0
-    while ends < partitions:
+    ended: set[int | None] = set()
+    while len(ended) < partitions:
         messages = consumer.consume(1000, 1)
-        ends += sum(1 for message in messages if message.error())
+        ended |= {message.partition() for message in messages if message.error()}
         records += [found(message) for message in messages if not message.error()]
     consumer.close()
     return records

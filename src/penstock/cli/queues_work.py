@@ -192,6 +192,7 @@ class _Shift:
             raise self._failure
 
     def _work(self, stop: Stop) -> None:
+        was_empty = False
         try:
             while not stop and self._failure is None and self._take_turn():
                 job = self._queue.receive(timeout=TURN_SECONDS)
@@ -200,7 +201,9 @@ class _Shift:
                     continue
                 self._return_turn()
                 if self._is_empty is not None and self._is_empty():
-                    return
+                    if was_empty:  # the first time, a message may have been on its way to this consumer
+                        return
+                    was_empty = True
         except BaseException as failure:  # noqa: BLE001 - `run` raises it
             self._failure = failure
 

@@ -73,7 +73,7 @@ def committed_as(code: int) -> Message:
 )
 def test_a_transient_error_is_retried_after_a_metadata_refresh(connect: Connect, trouble: Answer) -> None:
     with FakeBroker({ApiKey.LIST_OFFSETS: in_turn(trouble, latest(42))}) as fake:
-        cluster = connect(fake.address, request_timeout_ms=100)
+        cluster = connect(fake.address, request_timeout_ms=2_000 if trouble is SILENCE else 60_000)
         assert cluster.offsets({PLACE: LATEST}) == {PLACE: FoundOffset(42, -1)}
         assert len(fake.asked(ApiKey.METADATA)) == 2
         assert len(fake.asked(ApiKey.LIST_OFFSETS)) == 2

@@ -113,6 +113,7 @@ def test_many_workers_share_the_messages_and_each_is_done_once(
     done: Counter[str] = Counter()
     by: Counter[int] = Counter()
     lock, finished = threading.Lock(), threading.Event()
+    all_have_some = threading.Barrier(4)  # or the others could have done everything before the last one joins
 
     def work(number: int) -> None:
         with worker(servers, group, topic, **{"max.poll.records": 50}) as consumer:
@@ -121,6 +122,8 @@ def test_many_workers_share_the_messages_and_each_is_done_once(
 
     def accept_some(consumer: ShareConsumer, number: int) -> None:
         messages = [one for one in consumer.poll(0.1) if one.error() is None]
+        if messages and not by[number]:
+            all_have_some.wait(PATIENCE_SECONDS)
         for message in messages:
             consumer.acknowledge(message)
         if messages and all(error is None for error in consumer.commit_sync().values()):

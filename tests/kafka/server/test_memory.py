@@ -214,6 +214,13 @@ def test_a_fetch_that_waits_for_more_records_holds_none() -> None:
         assert memory_of(broker).used == frame_bytes
 
 
+@pytest.fixture
+def _no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker closes no client that reads slowly while others wait for memory."""
+    monkeypatch.setattr("penstock.kafka.server.listener.SWEEP_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("_no_sweep")
 def test_a_fetch_that_waits_for_memory_is_served_when_another_client_has_read() -> None:
     limit = 4 * MEBIBYTE
     with tight(max_client_memory_bytes=limit, max_request_bytes=limit) as broker:
@@ -265,6 +272,7 @@ def test_half_sent_requests_stay_within_the_limit_and_the_largest_are_closed() -
         until(lambda: memory.used == 0)
 
 
+@pytest.mark.usefixtures("_no_sweep")
 def test_a_large_request_that_waits_for_memory_is_read_when_there_is_some() -> None:
     limit = 8 * MEBIBYTE
     with tight(max_client_memory_bytes=limit) as broker, RawClient(broker) as writer:

@@ -134,7 +134,7 @@ def test_a_consumer_above_its_quota_gets_no_records_until_it_is_below(
     client: RawClient, broker: Broker, topic: str
 ) -> None:
     for _ in range(3):
-        write(client, topic, bytes(5_000))
+        write(client, topic, bytes(9_000))
     set_quotas(client, RAW, consumer_byte_rate=1_000)
     first = read(client, topic)
     assert first.throttle_time_ms == 0
