@@ -197,13 +197,14 @@ class _Shift:
             while not stop and self._failure is None and self._take_turn():
                 job = self._queue.receive(timeout=TURN_SECONDS)
                 if job is not None:
+                    was_empty = False
                     self._do(job)
                     continue
                 self._return_turn()
-                if self._is_empty is not None and self._is_empty():
-                    if was_empty:  # the first time, a message may have been on its way to this consumer
-                        return
-                    was_empty = True
+                is_empty = self._is_empty is not None and self._is_empty()
+                if is_empty and was_empty:  # at the first look, a message may still be on its way here
+                    return
+                was_empty = is_empty
         except BaseException as failure:  # noqa: BLE001 - `run` raises it
             self._failure = failure
 
