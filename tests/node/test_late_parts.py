@@ -8,16 +8,15 @@ from penstock.cluster import decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode
 from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.late_loading import late
 from penstock.node import Node
 from penstock.node.calls import BROKER, AtNode, methods
 from penstock.node.calls.messages.cliques import DescribeClique
-from penstock.node.late_parts import LatePart
+from penstock.node.late_parts import LatePart, LateParts
+from penstock.node.parts import Part
 from penstock.types import TopicPartition
 
-LATE = {
-    *("groups", "transactions", "attempts", "queues", "cliques", "subscriptions"),
-    *("logins", "access_admin", "progress", "acked", "undone_retention", "status"),
-}
+LATE = {name for kind in (LateParts, Node) for name, value in vars(kind).items() if isinstance(value, late)}
 PATIENCE_SECONDS = 20.0
 PARTITION = TopicPartition("t", 0)
 
@@ -71,9 +70,12 @@ def test_each_is_made_once() -> None:
     play(scenario)
 
 
-def test_the_list_of_parts_names_attributes_that_exist() -> None:
+def test_those_that_receive_events_are_in_the_list_of_parts() -> None:
     async def scenario(node: Node) -> None:
-        assert {part._name for part in node._list_parts() if isinstance(part, LatePart)} < LATE
+        node.make_all()
+        parts = {name for name in LATE if isinstance(getattr(node, name), Part)}
+        assert {"groups", "queues"} < parts < LATE
+        assert {part._name for part in node._list_parts() if isinstance(part, LatePart)} == parts
 
     play(scenario)
 

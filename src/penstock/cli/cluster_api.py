@@ -1,6 +1,6 @@
 """The HTTP API's operations on the cluster. Apart from `http_api`, because the types of their answers load the node."""
 
-from penstock.cli.http_api import Facts, HttpApi
+from penstock.cli.http_api import CommandApi, Facts
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.node.calls.messages.controller import RebalanceStep
@@ -8,7 +8,7 @@ from penstock.node.replication.recovery import RecoveryReport
 from penstock.node.status.cluster_status import ClusterStatus
 
 
-class ClusterApi(HttpApi):
+class ClusterApi(CommandApi):
     """The operations on the cluster."""
 
     def snapshot(self, *, avoid: int | None = None) -> ClusterStatus:

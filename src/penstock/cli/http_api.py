@@ -2,6 +2,11 @@
 
 The Kafka address is enough: every broker tells its HTTP address in its config `penstock.http.url`. `--http` (or
 PENSTOCK_HTTP_URL) names the HTTP address itself, for nodes whose Kafka port cannot be reached or does not answer yet.
+
+Addresses, login and TLS come from `penstock.client`. Its `HttpApi` is for programs: a request that may be repeated goes
+to another node after a server's error (5xx), too, and errors name arguments of Python. A command shows such an error
+with advice that names commands and options, goes to another node only if no answer came, and stays with the node that
+has answered.
 """
 
 import json
@@ -115,8 +120,8 @@ class NoAnswer(Problem):
         self.sent = sent
 
 
-class HttpApi:
-    """Asks one node, and when that one is gone, the next."""
+class CommandApi:
+    """Asks one node, and when that one is gone, the next. Errors are Problems."""
 
     def __init__(self, find: Callable[[], list[str]], kafka: Mapping[str, str] | None = None) -> None:
         """`kafka`: librdkafka's settings, which have the login and TLS."""
@@ -165,7 +170,7 @@ class HttpApi:
         return _answer(self._opener, request, url, path, wanted, body)
 
 
-class ResourcesApi(HttpApi):
+class ResourcesApi(CommandApi):
     """The operations on resources of one kind. Arguments that are None are left out."""
 
     root: str
@@ -349,10 +354,10 @@ HTTP_OPTION = click.option(
 )  # fmt: skip
 
 
-def asks(kind: type[HttpApi]) -> Callable[[Command], Command]:
+def asks(kind: type[CommandApi]) -> Callable[[Command], Command]:
     """Gives a command --bootstrap, -X and --http, and hands them over as `api`."""
 
-    def make(bootstrap: str, settings: dict[str, str], http: str | None) -> HttpApi:
+    def make(bootstrap: str, settings: dict[str, str], http: str | None) -> CommandApi:
         connection = connect_to(bootstrap, settings)
         address = http or profiles.applied().http
         if address is None:

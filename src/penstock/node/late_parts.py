@@ -8,12 +8,16 @@ should not wait for those that the test does not use. One of them is needed
  - when another node sends a request that no part serves yet (`make_all`).
 
 So a part that is not made has no state: it leads nothing, and no client has asked it for anything.
+
+To add one, write a method of `LateParts` that loads and makes it: with `@late_part()` if it is a `Part`, which the node
+stops and tells of events, with `@late_part(TOPIC)` if its state is in an internal topic, and with `@late` if it is
+neither. No other place lists it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
+from penstock.cluster import CLIQUES_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, TRANSACTIONS_TOPIC
 from penstock.config import NodeConfig
 from penstock.late_loading import late
 from penstock.node.access import Access
@@ -44,6 +48,22 @@ if TYPE_CHECKING:
     from penstock.node.subscriptions.router import SubscriptionRouter
     from penstock.node.transactions.attempts import AttemptRouter
     from penstock.node.transactions.manager import TransactionManager
+
+
+T = TypeVar("T")
+
+
+class _PartAttribute(late[T], Generic[T]):
+    """An attribute of `LateParts` that is in the node's list of parts."""
+
+    def __init__(self, make: Callable[[Any], T], topic: str | None) -> None:
+        super().__init__(make)
+        self.topic = topic
+
+
+def late_part(topic: str | None = None) -> Callable[[Callable[[Any], T]], _PartAttribute[T]]:
+    """`topic`: the internal topic with the part's state, if it has any."""
+    return lambda make: _PartAttribute(make, topic)
 
 
 class LateParts:
@@ -80,7 +100,13 @@ class LateParts:
                 if isinstance(value, late):
                     self.make(name)
 
-    @late
+    def list_late_parts(self) -> "Iterator[LatePart]":
+        """For the node's list of parts, in the order of the methods below."""
+        for name, value in vars(LateParts).items():
+            if isinstance(value, _PartAttribute):
+                yield LatePart(self, name, value.topic)
+
+    @late_part()
     def logins(self) -> "Logins":
         from penstock.node.access.logins import Logins
 
@@ -105,7 +131,7 @@ class LateParts:
             limits=self.config.limits,
         )
 
-    @late
+    @late_part(OFFSETS_TOPIC)
     def groups(self) -> "GroupManager":
         from penstock.node.coordination.group_manager import GroupManager
 
@@ -120,7 +146,7 @@ class LateParts:
             events=self.events,
         )
 
-    @late
+    @late_part(TRANSACTIONS_TOPIC)
     def transactions(self) -> "TransactionManager":
         from penstock.node.transactions.manager import TransactionManager
 
@@ -140,7 +166,7 @@ class LateParts:
 
         return AttemptRouter(self.transactions, self.calls)
 
-    @late
+    @late_part(STATE_TOPIC)
     def queues(self) -> "Queues":
         from penstock.node.queues.queues import Queues
 
@@ -158,7 +184,7 @@ class LateParts:
             events=self.events,
         )
 
-    @late
+    @late_part(CLIQUES_TOPIC)
     def cliques(self) -> "Cliques":
         from penstock.node.cliques.cliques import Cliques
 
@@ -252,8 +278,8 @@ class LateParts:
 class LatePart(Part):
     """In the list of parts: passes events to the part once it is made, and makes it with the first leader here."""
 
-    def __init__(self, parts: LateParts, name: str, topic: str | None = None) -> None:
-        """`name`: of the attribute. `topic`: the internal topic with the part's state, if it has any."""
+    def __init__(self, parts: LateParts, name: str, topic: str | None) -> None:
+        """`name`: of the attribute. `topic`: see `late_part`."""
         self._parts = parts
         self._name = name
         self._topic = topic

@@ -11,14 +11,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cluster import (
-    CLIQUES_TOPIC,
-    OFFSETS_TOPIC,
-    STATE_TOPIC,
-    TRANSACTIONS_TOPIC,
-    ClusterState,
-    PlacementRules,
-)
+from penstock.cluster import ClusterState, PlacementRules
 from penstock.config import NodeConfig, ShareGroupConfig, static_broker_configs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.late_loading import late
@@ -32,7 +25,7 @@ from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.fetch_sessions import FetchSessions
 from penstock.node.housekeeping import Housekeeping
-from penstock.node.late_parts import LatePart, LateParts
+from penstock.node.late_parts import LateParts
 from penstock.node.limits import descriptors
 from penstock.node.limits.memory import MemoryBudget
 from penstock.node.membership.entry import Admission, Entry
@@ -167,17 +160,13 @@ class Node(LateParts):
         yield self.storage
         yield self.metadata
         yield self.access
-        yield LatePart(self, "logins")
         yield self.quotas
         yield self.calls
         yield Elections(self.metrics, self.events if links is not None else None)
         yield announcer
-        yield LatePart(self, "groups", OFFSETS_TOPIC)
-        yield LatePart(self, "transactions", TRANSACTIONS_TOPIC)
+        yield from self.list_late_parts()
         yield self.led_transactions
         yield self.replicas
-        yield LatePart(self, "queues", STATE_TOPIC)
-        yield LatePart(self, "cliques", CLIQUES_TOPIC)
         yield self.dedup
         if links is not None:
             _connect(links, self.storage, announcer)

@@ -27,7 +27,7 @@ from penstock.sim.outcome import Violation
 from penstock.sim.partitions import TOPIC
 from penstock.sim.transaction_history import Poll, SimTransaction, TransactionHistory, committed_records
 from penstock.transactions import AddRequest, Dialect, EndRequest, InitRequest, Producer
-from penstock.types import Isolation, Offset, TopicPartition
+from penstock.types import ANONYMOUS, Isolation, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.sim.cluster import ClusterWorld
@@ -251,7 +251,11 @@ class TransactionalProgram(NodeClient):
             partition = node.leader(TOPIC, index)
             partition.check_in_sync()
             adds = self._dialect is Dialect.V2
-            _check(await node.led_transactions.admit(partition, self.transactional_id, producer, adds=adds))
+            _check(
+                await node.led_transactions.admit(
+                    partition, self.transactional_id, producer, adds=adds, caller=ANONYMOUS
+                )
+            )
             batch = bytearray(data)
             appended = partition.append(batch, check_batch(batch))
             self.world.faults.isolate_writer(self.host(node.node_id))
@@ -293,7 +297,7 @@ class TransactionalProgram(NodeClient):
             adds = self._dialect is Dialect.V2
             _check(
                 await node.led_transactions.admit(
-                    host.partition, self.transactional_id, life.producer, adds=adds
+                    host.partition, self.transactional_id, life.producer, adds=adds, caller=ANONYMOUS
                 )
             )
             for code in (await node.groups.commit(request)).errors.values():

@@ -160,7 +160,9 @@ class Worker:
         self._node.resources.check(
             self._caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
         )
-        return driver.settle_in_transaction(self.consumer, acknowledgements, reasons, transaction)
+        return driver.settle_in_transaction(
+            self.consumer, acknowledgements, reasons, transaction, caller=self._caller
+        )
 
     async def _return(self, driver: QueueDriver, ranges: Sequence[Range]) -> list[NotLeased]:
         """Returns jobs that the worker has not begun, so that they do not count as deliveries. The result is the

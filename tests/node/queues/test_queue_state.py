@@ -18,6 +18,7 @@ from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
 from penstock.node.queues import driver as drivers
 from penstock.node.queues.failures import Failure
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling.clock import Clock
 from penstock.queue import QueueKey
 from penstock.queue.values import AckKind, DeadLetter
 
@@ -28,13 +29,14 @@ EVERYTHING = 1 << 20
 Act = Callable[[Node], Coroutine[None, None, None]]
 
 
-async def run(folder: Path, act: Act) -> None:
+async def run(folder: Path, act: Act, clock: Clock | None = None) -> None:
     node = Node(
         NodeConfig(
             data_dir=str(folder),
             kafka=Address("127.0.0.1", 1),
             groups=GroupSettings(state_topic_partitions=1),
-        )
+        ),
+        clock=clock,
     )
     await node.start()
     try:
@@ -296,3 +298,26 @@ def test_retry_delays_survive_a_restart_and_the_unloading_of_an_idle_queue(
 
     asyncio.run(run(tmp_path, work))
     asyncio.run(run(tmp_path, come_back))
+
+
+class SettableClock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.now
+
+
+def test_a_queue_that_opens_after_the_machines_clock_was_corrected_has_the_right_time(tmp_path: Path) -> None:
+    """Delivery times are times of the wall clock: until the node restarts would be too late."""
+    clock, day_ms = SettableClock(), 24 * 3_600_000
+
+    async def act(node: Node) -> None:
+        await create(node)
+        before = await queue(node)
+        clock.now += day_ms
+        assert before.now_ms < clock.now, "its leases do not end early"
+        before.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader has changed"))
+        assert clock.now <= (await queue(node)).now_ms < clock.now + day_ms
+
+    asyncio.run(run(tmp_path, act, clock))

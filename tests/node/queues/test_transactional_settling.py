@@ -14,6 +14,7 @@ from penstock.node.queues.failures import NO_FAILURES
 from penstock.node.queues.values import NotLeased, ProducerTransaction
 from penstock.queue.state_records import settlement_suffix
 from penstock.transactions import Dialect, EndRequest, InitRequest, Producer
+from penstock.types import ANONYMOUS
 from tests.log.tools import compact
 from tests.node.queues.test_queue_state import ACCEPT, MEMBER, create, numbers, publish, queue, run, taken
 
@@ -36,7 +37,8 @@ async def end(node: Node, producer: Producer, *, commit: bool) -> Producer:
 
 async def settle(driver: QueueDriver, producer: Producer, first: int, last: int) -> None:
     acks = [Acknowledgement(first, last, ACCEPT)]
-    await driver.settle_in_transaction(MEMBER, acks, NO_FAILURES, ProducerTransaction(ID, *producer))
+    transaction = ProducerTransaction(ID, *producer)
+    await driver.settle_in_transaction(MEMBER, acks, NO_FAILURES, transaction, caller=ANONYMOUS)
 
 
 async def until_released(driver: QueueDriver) -> None:
@@ -132,8 +134,9 @@ def test_only_the_messages_that_the_consumer_holds_are_settled(tmp_path: Path) -
         producer = await begin(node)
         await driver.acknowledge(MEMBER, [Acknowledgement(2, 2, ACCEPT)])
         acks = [Acknowledgement(0, 1, ACCEPT), Acknowledgement(2, 3, ACCEPT)]
+        transaction = ProducerTransaction(ID, *producer)
         with pytest.raises(NotLeased) as refused:
-            await driver.settle_in_transaction(MEMBER, acks, NO_FAILURES, ProducerTransaction(ID, *producer))
+            await driver.settle_in_transaction(MEMBER, acks, NO_FAILURES, transaction, caller=ANONYMOUS)
         assert refused.value.ranges == [(2, 3)]
         await end(node, producer, commit=True)
         await until_released(driver)

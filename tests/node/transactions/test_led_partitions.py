@@ -15,6 +15,7 @@ from penstock.node.calls import BROKER, AtNode, methods
 from penstock.node.calls.messages.transactions import Marker, WriteMarkers
 from penstock.node.transactions import led_partitions
 from penstock.transactions import Producer
+from penstock.types import ANONYMOUS
 
 PRODUCER = Producer(7, 0)
 TERM = 3
@@ -208,7 +209,9 @@ def test_an_answer_does_not_count_after_the_marker_of_an_operator() -> None:
 
 def test_a_leader_does_not_wait_for_a_coordinator_where_no_producer_was_initialised() -> None:
     async def act(node: Node, partition: Partition) -> None:
-        codes = await node.led_transactions.ask("nobody", PRODUCER, [partition.name], adds=False)
+        codes = await node.led_transactions.ask(
+            "nobody", PRODUCER, [partition.name], adds=False, caller=ANONYMOUS
+        )
         assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
     play(act)

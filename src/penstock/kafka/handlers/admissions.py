@@ -91,7 +91,11 @@ class Admissions:
             by_producer.setdefault(question.producer, {})[group] = question
         for producer, asked in by_producer.items():
             codes = await self._context.node.led_transactions.ask(
-                self._transactional_id or "", producer, [one.name for one in asked.values()], adds=self._adds
+                self._transactional_id or "",
+                producer,
+                [one.name for one in asked.values()],
+                adds=self._adds,
+                caller=self._context.caller,
             )
             for (group, question), code in zip(asked.items(), codes, strict=True):
                 self._answers[group] = _Answer(question, code)

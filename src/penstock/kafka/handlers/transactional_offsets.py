@@ -120,7 +120,9 @@ async def _join(context: RequestContext, request: TxnOffsetCommitRequest) -> Non
     node, adds = context.node, context.api_version >= ADDED_SINCE_VERSION
     host = await node.groups.cores.home(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
-    code = await node.led_transactions.admit(host.partition, request.transactional_id, producer, adds=adds)
+    code = await node.led_transactions.admit(
+        host.partition, request.transactional_id, producer, adds=adds, caller=context.caller
+    )
     is_busy = code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds
     if code in _OTHER_COORDINATOR or is_busy:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -153,6 +153,7 @@ DESCRIBE_CLUSTER = Needs(Operation.DESCRIBE, ResourceType.CLUSTER)
 ALTER_CLUSTER = Needs(Operation.ALTER, ResourceType.CLUSTER)
 CREATE_NAMED_TOPIC = Needs(Operation.CREATE, ResourceType.TOPIC, "name")
 WRITE_OWNER = Needs(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "owner")
+WRITE_TRANSACTIONAL_ID = WRITE_OWNER._replace(field="transactional_id")
 WRITE_TOPIC = Needs(Operation.WRITE, ResourceType.TOPIC, "group.topic_id")
 
 
@@ -250,7 +251,7 @@ RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, READ_QUEUE, re
 LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, CHECKED, repeatable=True)
 COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, NODES_ONLY, repeatable=True)
 STORE_SETTLEMENT = _row(
-    36, "store_settlement", StoreSettlement, StoredSettlement, NODES_ONLY, repeatable=True, for_clients=True
+    36, "store_settlement", StoreSettlement, StoredSettlement, READ_QUEUE, repeatable=True, for_clients=True
 )
 WATCH_SETTLEMENTS = _row(
     37, "watch_settlements", WatchSettlements, SettlementOutcomes, NODES_ONLY, repeatable=True
@@ -332,15 +333,15 @@ DESCRIBE_CLIQUE = _row(
 )
 LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, CHECKED, repeatable=True)
 
-# Coordinators of transactions, asked by leaders of partitions before a transaction's first batch there; and each node,
-# asked by coordinators to end transactions on the partitions that it leads. A marker has a number by which the leader
-# knows a repetition.
+# Coordinators of transactions, asked by leaders of partitions, as the producer, before a transaction's first batch
+# there; and each node, asked by coordinators to end transactions on the partitions that it leads. A marker has a number
+# by which the leader knows a repetition.
 JOIN_TRANSACTION = _row(
     110,
     "join_transaction",
     JoinTransaction,
     JoinedTransaction,
-    NODES_ONLY,
+    WRITE_TRANSACTIONAL_ID,
     repeatable=True,
     for_clients=True,
 )

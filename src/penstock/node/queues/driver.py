@@ -51,7 +51,7 @@ from penstock.queue import Backlog, QueueKey
 from penstock.queue.partition import QueuePartition
 from penstock.queue.state_records import HEAD_SUFFIX
 from penstock.queue.values import AckKind, Acknowledgement, DeadLetter
-from penstock.types import NO_EVENTS, EventSink, Offset, Term
+from penstock.types import NO_EVENTS, Caller, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
 
@@ -320,6 +320,8 @@ class QueueDriver:
         batches: Sequence[Acknowledgement],
         failures: Failures,
         transaction: ProducerTransaction,
+        *,
+        caller: Caller,
     ) -> asyncio.Future[None]:
         """Done when the settlement is durable as a part of the transaction: it counts if the transaction commits. Until
         the transaction ends it holds the messages. KafkaError if the transaction does not take it; the messages are
@@ -327,7 +329,7 @@ class QueueDriver:
         now_ms = self._begin()
         self._lock.renew(member, now_ms)
         future: asyncio.Future[None] = self._loop.create_future()
-        work = self._transactions.begin(now_ms, member, batches, failures, transaction, future)
+        work = self._transactions.begin(now_ms, member, batches, failures, transaction, future, caller=caller)
         self._saver.add_waiting(future, None)
         self._after()
         self._spawn(work)

@@ -75,11 +75,11 @@ class QueueStateClient:
         request = SaveState(queue, fence, number, list(parts))
         await self._calls.ask(self._home(queue), methods.SAVE_STATE, request, caller=BROKER)
 
-    async def store_settlement(self, request: StoreSettlement) -> ErrorCode:
+    async def store_settlement(self, request: StoreSettlement, *, caller: Caller) -> ErrorCode:
         """NONE when the settlement can no longer be lost; otherwise why the transaction does not take it. KafkaError:
         it may be stored or not."""
         stored = await self._calls.ask(
-            self._home(request.queue), methods.STORE_SETTLEMENT, request, caller=BROKER, wait_ms=JOIN_WAIT_MS
+            self._home(request.queue), methods.STORE_SETTLEMENT, request, caller=caller, wait_ms=JOIN_WAIT_MS
         )
         return ErrorCode(stored.code)
 
@@ -166,17 +166,21 @@ class QueueStateClient:
     async def _store_settlement(self, caller: Caller, request: StoreSettlement) -> StoredSettlement:
         producer = Producer(request.producer_id, request.producer_epoch)
         partition = self.local.partition_of(request.queue)
-        code = await self._join(partition, request.transactional_id, producer)
+        code = await self._join(partition, request.transactional_id, producer, caller)
         if not code:
             await self.local.settle(request.queue, request.fence, producer, request.suffix, request.value)
         return StoredSettlement(code)
 
-    async def _join(self, partition: Partition, transactional_id: str, producer: Producer) -> ErrorCode:
+    async def _join(
+        self, partition: Partition, transactional_id: str, producer: Producer, caller: Caller
+    ) -> ErrorCode:
         """Adds the partition to the transaction; waits while the markers of the producer's last one are written."""
         loop = asyncio.get_running_loop()
         deadline, retry = loop.time() + BUSY_SECONDS, self._calls.retry()
         while True:
-            code = await self._transactions.admit(partition, transactional_id, producer, adds=True)
+            code = await self._transactions.admit(
+                partition, transactional_id, producer, adds=True, caller=caller
+            )
             if code is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= deadline:
                 return code
             await retry.pause()

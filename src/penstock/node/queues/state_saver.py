@@ -10,6 +10,7 @@ from penstock.node.queues.values import ProducerTransaction
 from penstock.queue import NO_FENCE, Outcomes, QueueKey, StatePart
 from penstock.queue.settlements import Settlement, encode_settlement
 from penstock.queue.state_records import settlement_suffix
+from penstock.types import Caller
 
 
 class StateSaver:
@@ -41,13 +42,12 @@ class StateSaver:
         return settlement_suffix(self._fence.number, self._settlements)
 
     async def store_settlement(
-        self, suffix: bytes, settlement: Settlement, transaction: ProducerTransaction
+        self, suffix: bytes, settlement: Settlement, transaction: ProducerTransaction, *, caller: Caller
     ) -> ErrorCode:
         """The same as `QueueStateClient.store_settlement`."""
         value = encode_settlement(settlement)
-        return await self._client.store_settlement(
-            StoreSettlement(self._key, self._fence, *transaction, suffix=suffix, value=value)
-        )
+        request = StoreSettlement(self._key, self._fence, *transaction, suffix=suffix, value=value)
+        return await self._client.store_settlement(request, caller=caller)
 
     async def watch_settlements(self, suffixes: Sequence[bytes]) -> Outcomes:
         """The same as `QueueStateClient.watch_settlements`."""

@@ -22,6 +22,7 @@ from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.values import NotLeased, ProducerTransaction, as_kafka_error, not_leased
 from penstock.queue.settlements import Settlement
 from penstock.queue.values import Acknowledgement
+from penstock.types import Caller
 
 if TYPE_CHECKING:
     from penstock.node.queues.driver import QueueDriver
@@ -48,6 +49,8 @@ class TransactionSettler:
         failures: Failures,
         transaction: ProducerTransaction,
         future: "asyncio.Future[None]",
+        *,
+        caller: Caller,
     ) -> Awaitable[None]:
         """Gives the messages to the transaction at once; the result stores that, and resolves the future."""
         suffix = self._saver.new_suffix()
@@ -55,7 +58,7 @@ class TransactionSettler:
             now_ms, suffix, member, transaction.transactional_id, batches
         )
         refused = not_leased(errors, batches) if any(errors) else None
-        return self._finish(suffix, settlement, failures, transaction, refused, future)
+        return self._finish(suffix, settlement, failures, transaction, refused, future, caller)
 
     async def _finish(
         self,
@@ -65,19 +68,25 @@ class TransactionSettler:
         transaction: ProducerTransaction,
         refused: NotLeased | None,
         future: "asyncio.Future[None]",
+        caller: Caller,
     ) -> None:
         error: KafkaError | None = refused
         if settlement is not None:
-            error = await self._store(suffix, settlement, failures, transaction) or refused
+            error = await self._store(suffix, settlement, failures, transaction, caller) or refused
         if not future.done():
             resolve(future, error)
 
     async def _store(
-        self, suffix: bytes, settlement: Settlement, failures: Failures, transaction: ProducerTransaction
+        self,
+        suffix: bytes,
+        settlement: Settlement,
+        failures: Failures,
+        transaction: ProducerTransaction,
+        caller: Caller,
     ) -> KafkaError | None:
         driver = self._driver
         try:
-            code = await self._saver.store_settlement(suffix, settlement, transaction)
+            code = await self._saver.store_settlement(suffix, settlement, transaction, caller=caller)
         except PenstockError as trouble:
             log.warning("queue %s on %s is reloaded: %s", driver.key.group_id, driver.partition.name, trouble)
             driver.end(as_kafka_error(trouble))

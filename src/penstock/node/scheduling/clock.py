@@ -24,6 +24,12 @@ class SteadyClock:
     Sessions, leases and delays are measured with it, so that they neither end early nor last longer when an operator
     sets the machine's clock. It is never ahead of `clock` at its creation, so nothing that is due at a wall time is
     done too early by rounding.
+
+    Each owner (a hosted core, a queue's driver) makes its own when it opens, and not one for the whole node. The event
+    loop's time stands still while a machine sleeps, and an operator or NTP may correct a wrong clock. With one for the
+    node, messages with a delivery time would be late by that difference until the node restarts, and a coordinator
+    would compare times that other nodes have stored with a wrong one. An owner that opens later begins with the right
+    time.
     """
 
     __slots__ = ("_epoch_ms", "_loop_time")

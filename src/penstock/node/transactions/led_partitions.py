@@ -25,7 +25,7 @@ from penstock.cluster import TRANSACTIONS_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended
 from penstock.log.producers import MAX_PRODUCERS
-from penstock.node.calls import BROKER, Calls, TransactionCoordinatorOf, methods
+from penstock.node.calls import Calls, TransactionCoordinatorOf, methods
 from penstock.node.calls.messages.transactions import JoinTransaction, Marker, WriteMarkers, WrittenMarkers
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
@@ -117,19 +117,25 @@ class LedPartitions(Part):
         return admission == self.admission(partition, producer_id)
 
     async def admit(
-        self, partition: Partition, transactional_id: str, producer: Producer, *, adds: bool
+        self, partition: Partition, transactional_id: str, producer: Producer, *, adds: bool, caller: Caller
     ) -> ErrorCode:
         """NONE when a batch of the producer's transaction may be appended to the partition, in this turn of the
         loop."""
         while not partition.log.producers.has_transaction(*producer):
             admission = self.admission(partition, producer.producer_id)
-            [code] = await self.ask(transactional_id, producer, [partition.name], adds=adds)
+            [code] = await self.ask(transactional_id, producer, [partition.name], adds=adds, caller=caller)
             if code or self.is_valid(partition, producer.producer_id, admission):
                 return code
         return ErrorCode.NONE
 
     async def ask(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+        caller: Caller,
     ) -> list[ErrorCode]:
         """Asks the coordinator whether these partitions are part of the producer's transaction; with `adds` it adds
         them. An error code for each."""
@@ -144,7 +150,7 @@ class LedPartitions(Part):
         )
         target = TransactionCoordinatorOf(transactional_id)
         try:
-            joined = await self._calls.ask(target, methods.JOIN_TRANSACTION, request, caller=BROKER)
+            joined = await self._calls.ask(target, methods.JOIN_TRANSACTION, request, caller=caller)
         except KafkaError as problem:
             return [problem.code] * len(partitions)
         return [ErrorCode(code) for code in joined.codes]
