@@ -60,8 +60,9 @@ def test_a_rabbitmq_worker_as_a_queue(broker: Broker) -> None:
 def test_a_jetstream_worker_as_a_queue(broker: Broker) -> None:
     page = run_page("from-nats.md", broker)
     clients: list[Any] = []
+    client_type: Any = page["AsyncClient"]
 
-    class Watched(page["AsyncClient"]):  # type: ignore[misc]
+    class Watched(client_type):  # type: ignore[misc]
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             clients.append(self)
