@@ -59,7 +59,23 @@ def test_a_rabbitmq_worker_as_a_queue(broker: Broker) -> None:
 
 def test_a_jetstream_worker_as_a_queue(broker: Broker) -> None:
     page = run_page("from-nats.md", broker)
-    asyncio.run(page["main"](seconds=2))
+    clients: list[Any] = []
+    client_type: Any = page["AsyncClient"]
+
+    class Watched(client_type):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            clients.append(self)
+
+    async def run_until_resized() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+            tasks.create_task(page["main"]())
+            while not page["resized"]:
+                await asyncio.sleep(0.05)
+            clients[0].stop()
+
+    page["AsyncClient"] = Watched
+    asyncio.run(run_until_resized())
     assert page["resized"] == [b"cat.png"]
 
 

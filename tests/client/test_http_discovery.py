@@ -34,6 +34,6 @@ def test_a_configured_http_address_takes_precedence(broker: Broker) -> None:
 def test_a_broker_without_one_is_an_error_that_says_what_to_do() -> None:
     with Broker(http=None) as broker, Client(broker.bootstrap_servers) as client:
         with pytest.raises(Denied, match="--http"):
-            client.queue("orders", group="workers").receive(15)
+            client.queue("orders", group="workers").receive(60)
         with pytest.raises(Denied, match="--http"):
             client.admin.queues()

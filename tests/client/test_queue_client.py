@@ -150,6 +150,7 @@ def test_consumers_share_the_work(client: Client, topic: str, group: str) -> Non
 def test_iterating_ends_when_the_queue_is_empty(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 5)
     with client.queue(topic, group=group, idle_s=0.5) as queue:
+        assert queue._driver.wait_for(lambda: len(queue._driver.session.ready) == 5, SOON)
         done = []
         for job in queue:
             done.append(job.text())

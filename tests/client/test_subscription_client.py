@@ -118,6 +118,8 @@ def test_slow_work_is_not_handed_out_twice(client: Client, topic: str, unique: U
 def test_iterating_ends_after_the_idle_time(client: Client, topic: str, unique: Unique) -> None:
     fill(client, topic, 3)
     with client.subscribe(topic, name=unique("quiet"), read_old=True, idle_s=0.5) as subscription:
+        driver = subscription._driver
+        assert driver.wait_for(lambda: len(driver.session.ready) == 3, SOON)
         assert [message.text() for message in subscription] == ["0", "1", "2"]
 
 

@@ -5,7 +5,7 @@ from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import fetch
 from tests.kafka.raw import RawClient
-from tests.kafka.requests import ask, fetch_request
+from tests.kafka.requests import ask, fetch_request, until_served
 
 READ_COMMITTED = 1
 
@@ -27,7 +27,9 @@ def last_stable_offset(client: RawClient, topic: str) -> int:
 def _fetch(client: RawClient, topic: str, offset: int) -> fetch.PartitionData:
     request = fetch_request(topic, offset)
     request.isolation_level, request.max_bytes = READ_COMMITTED, 1 << 20
-    row = ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse).responses[0].partitions[0]
+    row = until_served(
+        lambda: ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse).responses[0].partitions[0]
+    )
     assert row.error_code == ErrorCode.NONE
     return row
 

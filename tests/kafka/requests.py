@@ -1,7 +1,9 @@
 """Requests of a raw client, each about one partition, as one call."""
 
 import time
-from typing import TypeVar
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
@@ -9,19 +11,42 @@ from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages import alter_partition_reassignments as moving
 from penstock.kafka.wire.messages import create_topics, fetch, list_offsets, metadata, produce
 from penstock.kafka.wire.messages import offset_for_leader_epoch as epochs
-from tests.kafka.raw import RawClient
+from tests.kafka.raw import PATIENCE_SECONDS, RawClient
 
 Response = TypeVar("Response", bound=Message)
+T = TypeVar("T")
 
 LATEST, EARLIEST = -1, -2
 CONSUMER = -1
-ELECTION_SECONDS = 10.0
+ELECTION_SECONDS = 60.0
 """Far longer than the nodes of a test need to elect a leader."""
+NOT_NOW = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""Errors of a node that does not lead, or cannot be sure at the moment that it does."""
 
 
 def ask(client: RawClient, key: ApiKey, version: int, request: Message, response: type[Response]) -> Response:
     answer = client.call(key, version, request)
     assert isinstance(answer, response)
+    return answer
+
+
+def until_served(question: Callable[[], T], code_of: Callable[[T], Any] = attrgetter("error_code")) -> T:
+    """The first answer of a node that can be sure to lead, or the last of one that never is.
+
+    After a machine has stalled, a leader's lease is over until its followers have answered once more. Until then it
+    refuses as a follower does, and clients ask again."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while code_of(answer := question()) in NOT_NOW and time.monotonic() < deadline:
+        time.sleep(0.02)
     return answer
 
 
@@ -37,11 +62,22 @@ def produce_request(
 
 
 def write(
-    client: RawClient, topic: str, value: bytes = b"v", *, acks: int = -1, timeout_ms: int = 10_000
+    client: RawClient,
+    topic: str,
+    value: bytes = b"v",
+    *,
+    acks: int = -1,
+    timeout_ms: int = 10_000,
+    once: bool = False,
 ) -> produce.PartitionProduceResponse:
+    """`once`, here and below: a node that does not lead is not asked again."""
     request = produce_request(topic, value, acks=acks, timeout_ms=timeout_ms)
-    answer = ask(client, ApiKey.PRODUCE, 9, request, produce.ProduceResponse)
-    return answer.responses[0].partition_responses[0]
+
+    def answer() -> produce.PartitionProduceResponse:
+        found = ask(client, ApiKey.PRODUCE, 9, request, produce.ProduceResponse)
+        return found.responses[0].partition_responses[0]
+
+    return answer() if once else until_served(answer)
 
 
 def fetch_request(
@@ -59,14 +95,26 @@ def fetch_request(
     )
 
 
-def read(client: RawClient, topic: str, offset: int = 0, *, epoch: int = -1) -> fetch.PartitionData:
+def read(
+    client: RawClient, topic: str, offset: int = 0, *, epoch: int = -1, once: bool = False
+) -> fetch.PartitionData:
     request = fetch_request(topic, offset, epoch=epoch)
-    answer = ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse)
-    return answer.responses[0].partitions[0]
+
+    def answer() -> fetch.PartitionData:
+        found = ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse)
+        return found.responses[0].partitions[0]
+
+    return answer() if once else until_served(answer)
 
 
 def offset_at(
-    client: RawClient, topic: str, timestamp: int = LATEST, *, epoch: int = -1, version: int = 7
+    client: RawClient,
+    topic: str,
+    timestamp: int = LATEST,
+    *,
+    epoch: int = -1,
+    version: int = 7,
+    once: bool = False,
 ) -> list_offsets.ListOffsetsPartitionResponse:
     wanted = list_offsets.ListOffsetsPartition(
         partition_index=0, current_leader_epoch=epoch, timestamp=timestamp
@@ -74,18 +122,28 @@ def offset_at(
     request = list_offsets.ListOffsetsRequest(
         replica_id=CONSUMER, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[wanted])]
     )
-    answer = ask(client, ApiKey.LIST_OFFSETS, version, request, list_offsets.ListOffsetsResponse)
-    return answer.topics[0].partitions[0]
+
+    def answer() -> list_offsets.ListOffsetsPartitionResponse:
+        found = ask(client, ApiKey.LIST_OFFSETS, version, request, list_offsets.ListOffsetsResponse)
+        return found.topics[0].partitions[0]
+
+    return answer() if once else until_served(answer)
 
 
-def end_of_epoch(client: RawClient, topic: str, epoch: int, *, current: int = -1) -> epochs.EpochEndOffset:
+def end_of_epoch(
+    client: RawClient, topic: str, epoch: int, *, current: int = -1, once: bool = False
+) -> epochs.EpochEndOffset:
     wanted = epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
     request = epochs.OffsetForLeaderEpochRequest(
         topics=[epochs.OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
     )
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    answer = ask(client, key, 4, request, epochs.OffsetForLeaderEpochResponse)
-    return answer.topics[0].partitions[0]
+
+    def answer() -> epochs.EpochEndOffset:
+        found = ask(client, key, 4, request, epochs.OffsetForLeaderEpochResponse)
+        return found.topics[0].partitions[0]
+
+    return answer() if once else until_served(answer)
 
 
 def describe(client: RawClient, topic: str) -> metadata.MetadataResponsePartition:
@@ -95,7 +153,13 @@ def describe(client: RawClient, topic: str) -> metadata.MetadataResponsePartitio
 
 
 def create(
-    client: RawClient, topic: str, *, partitions: int = 1, replicas: int = 3, **configs: str
+    client: RawClient,
+    topic: str,
+    *,
+    partitions: int = 1,
+    replicas: int = 3,
+    once: bool = False,
+    **configs: str,
 ) -> create_topics.CreatableTopicResult:
     """Configs are written with underscores for their dots."""
     wish = create_topics.CreatableTopic(
@@ -107,10 +171,10 @@ def create(
             for name, value in configs.items()
         ],
     )
-    request = create_topics.CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
+    request = create_topics.CreateTopicsRequest(topics=[wish], timeout_ms=30_000)
     made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
     deadline = time.monotonic() + ELECTION_SECONDS
-    while made.error_code == ErrorCode.NOT_CONTROLLER and time.monotonic() < deadline:
+    while not once and made.error_code == ErrorCode.NOT_CONTROLLER and time.monotonic() < deadline:
         # On a busy machine the controller may change meanwhile. Clients retry, and may find that the topic exists.
         time.sleep(0.1)
         made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]

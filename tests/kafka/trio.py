@@ -37,6 +37,8 @@ TAIL_BYTES = 64
 """Of random bytes: enough to know a frame again."""
 QUICK = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: the controller does not move them back."""
+CALM = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
+"""For tests that need no quick elections: a busy machine must not depose a leader."""
 
 
 class LastingDisk(MemoryDisk):

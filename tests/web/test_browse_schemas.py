@@ -39,6 +39,14 @@ Unique = Callable[[str], str]
 INT64, STRING = 3, 9
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """On a busy machine a registry that works may need longer than a scan would wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema_values, "WAIT_SECONDS", PATIENCE_SECONDS)
+        yield
+
+
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
     with running() as registry:

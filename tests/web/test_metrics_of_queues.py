@@ -106,8 +106,8 @@ def test_a_worker_over_websocket_is_counted_and_messages_that_are_not_due_are_de
         jobs = one.jobs(1)
         one.say(type="credit", credit=0)
         one.settle(jobs, "retry", delay_ms=600_000)
-        ask(broker, "PATCH", "/v1/queues/workers", {"lease_ms": 1000})
-        while one.hear("working")["lease_ms"] != 1000:
+        ask(broker, "PATCH", "/v1/queues/workers", {"lease_ms": 3000})
+        while one.hear("working")["lease_ms"] != 3000:
             pass
         one.say(type="credit", credit=3)
         one.jobs(3)

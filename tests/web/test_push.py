@@ -240,7 +240,7 @@ def test_a_consumer_group_with_members_is_no_subscription(broker: Broker, topic:
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     produce(broker.bootstrap_servers, topic, ["x"])
-    assert consumer.poll(15) is not None
+    assert consumer.poll(60) is not None
     try:
         with subscriber(broker.http_url) as one:
             assert one.subscribe(name, topic)["code"] == "group_in_use"

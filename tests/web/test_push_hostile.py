@@ -224,7 +224,7 @@ def test_unread_pongs_do_not_fill_memory(broker: Broker, topic: str, unique: Uni
     """Megabytes of pings from a client that does not read the pongs."""
     ping = bytes([0x89, 0x80 | 125]) + bytes(4) + bytes(125)
     with upgraded(broker) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)
         for _ in range(1000):
             raw.sendall(ping * 100)
         assert still_serves(broker, topic, unique)
@@ -293,7 +293,7 @@ def test_a_stopping_broker_says_so_before_it_closes(unique: Unique) -> None:
 def upgraded(broker: Broker) -> socket.socket:
     """A WebSocket on a plain socket, without a client library."""
     where = urlsplit(broker.http_url)
-    raw = socket.create_connection((where.hostname, where.port), 10)
+    raw = socket.create_connection((where.hostname, where.port), 60)
     raw.sendall(
         f"GET /v1/push HTTP/1.1\r\nHost: {where.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()

@@ -31,7 +31,7 @@ def test_client_requests_change_the_metrics(broker: Broker, unique: Callable[[st
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for _ in range(10):
         producer.produce(topic, b"x" * 100)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     config = {
         "bootstrap.servers": broker.bootstrap_servers,
         "group.id": group,
@@ -72,7 +72,7 @@ def test_two_brokers_in_one_process_count_separately(unique: Callable[[str], str
     with Broker() as first, Broker() as second:
         producer = Producer({"bootstrap.servers": first.bootstrap_servers, "enable.idempotence": True})
         producer.produce(unique("mine"), b"x")
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         assert samples(first)[labelled("penstock_requests_total", api="produce")] == 1
         assert labelled("penstock_requests_total", api="produce") not in samples(second)
 

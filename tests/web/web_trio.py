@@ -7,16 +7,13 @@ from typing import Any
 
 import httpx
 
-from penstock.config import ClusterSettings
 from penstock.web import WebPort
-from tests.kafka.trio import Trio
-
-CALM = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""A busy machine must not depose a leader: a publish during that would have an unknown outcome."""
+from tests.kafka.trio import CALM, Trio
 
 
 class WebTrio(Trio):
-    """A Trio that can be called over HTTP."""
+    """A Trio that can be called over HTTP. It is calm: a publish while a leader is deposed would have an unknown
+    outcome."""
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__(CALM, settings=settings)

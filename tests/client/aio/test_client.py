@@ -69,7 +69,7 @@ def test_publishing_is_acknowledged_and_in_order(broker: Broker, topic: str) -> 
 
 def test_a_cancelled_publish_does_no_harm(broker: Broker, topic: str) -> None:
     async def work() -> None:
-        async with AsyncClient(broker.bootstrap_servers, kafka={"linger.ms": 200}) as client:
+        async with AsyncClient(broker.bootstrap_servers, kafka={"linger.ms": 1000}) as client:
             await client.publish(topic, "first")  # the client knows the topic from now on
             with pytest.raises(PublishFailed, match="still under way"):
                 await client.publish(topic, "slow", timeout=0.01)

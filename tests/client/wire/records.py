@@ -28,7 +28,7 @@ def append(cluster: Cluster, tp: TopicPartition, *batches: bytes) -> None:
     for batch in batches:
         data = PartitionProduceData(index=tp.partition, records=batch)
         topic = TopicProduceData(name=tp.topic, partition_data=[data])
-        request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
+        request = ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
         answer = connection.call(ApiKey.PRODUCE, request, version=version)
         assert isinstance(answer, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer

@@ -220,10 +220,12 @@ def test_permanent_errors_are_not_retried(code: ErrorCode) -> None:
 
 
 def test_an_error_that_outlasts_the_delivery_timeout_names_the_limit() -> None:
-    log = FakeLog([ErrorCode.NOT_ENOUGH_REPLICAS] * 10_000)
+    log = FakeLog([ErrorCode.NOT_ENOUGH_REPLICAS] * 100_000)
     with (
-        pytest.raises(DeliveryTimedOut, match=r"1 records .* delivery_timeout_ms=50; .*NOT_ENOUGH_REPLICAS"),
-        producing(log, delivery_timeout_ms=50) as producer,
+        pytest.raises(
+            DeliveryTimedOut, match=r"1 records .* delivery_timeout_ms=2000; .*NOT_ENOUGH_REPLICAS"
+        ),
+        producing(log, delivery_timeout_ms=2000) as producer,
     ):
         producer.send_records(TOPIC, 0, [Record(0, 1_000, None, b"x")])
     assert log.values == []

@@ -89,10 +89,10 @@ def test_a_partition_that_moves_all_the_time_gets_each_record_once_and_in_order(
 def test_a_broker_that_never_comes_back_ends_in_an_error_that_says_so() -> None:
     handlers = {ApiKey.INIT_PRODUCER_ID: lambda _: IDENTITY}
     with FakeBroker(handlers) as broker, Cluster(impatient(broker.address, retry_for_ms=0)) as cluster:
-        producer = BatchProducer(cluster, delivery_timeout_ms=200)
+        producer = BatchProducer(cluster, delivery_timeout_ms=2000)
         assert producer.partitions_of(TOPIC) == 1
         producer.send_records(TOPIC, 0, [Record(0, 1_000, None, b"x")])
     with pytest.raises(
-        DeliveryTimedOut, match=r"fake-0: 1 records .*delivery_timeout_ms=200.*Connection refused"
+        DeliveryTimedOut, match=r"fake-0: 1 records .*delivery_timeout_ms=2000.*Connection refused"
     ):
         producer.flush()

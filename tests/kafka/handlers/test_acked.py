@@ -114,7 +114,7 @@ def starts_at(trio: Trio, topic: str, offset: int, *, among: tuple[int, ...] = (
         leader = trio.leader(topic, among=among)
         clean(trio, leader, topic)
         with trio.client(leader) as client:
-            answer = offset_at(client, topic, EARLIEST)
+            answer = offset_at(client, topic, EARLIEST, once=True)
         assert answer.error_code != ErrorCode.NONE or answer.offset <= offset
         return answer.error_code == ErrorCode.NONE and answer.offset == offset
 

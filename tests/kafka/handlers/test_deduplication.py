@@ -13,7 +13,7 @@ from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import produce
 from penstock.node.dedup import deduplication
 from tests.kafka.raw import RawClient
-from tests.kafka.requests import ask, create, read
+from tests.kafka.requests import ask, create, read, until_served
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -49,7 +49,7 @@ def send(client: RawClient, topic: str, *ids: str, **wishes: int) -> produce.Par
 
 def told(client: RawClient, topic: str, *ids: str) -> int:
     """The offset in the response to the producer."""
-    row = send(client, topic, *ids)
+    row = until_served(lambda: send(client, topic, *ids))
     assert row.error_code == ErrorCode.NONE, row.error_message
     return row.base_offset
 

@@ -25,7 +25,7 @@ def written_to(trio: Trio, topic: str) -> Iterator[None]:
     def write_on() -> None:
         with trio.client(leader) as client:
             while not stopping.wait(PAUSE_SECONDS):
-                if write(client, topic).error_code == ErrorCode.NONE:
+                if write(client, topic, once=True).error_code == ErrorCode.NONE:
                     acked.set()
 
     writer = threading.Thread(target=write_on)

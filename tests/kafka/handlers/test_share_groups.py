@@ -28,7 +28,7 @@ from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from tests.kafka.raw import RawClient
-from tests.kafka.requests import ask, create
+from tests.kafka.requests import ask, create, until_served
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -56,15 +56,10 @@ class Member:
 
     def joined(self) -> beating.Assignment:
         """Joins as clients do: with retries while there is no coordinator yet."""
-        while True:
-            answer = self.reports()
-            if answer.error_code == ErrorCode.NONE:
-                assert answer.assignment is not None
-                return answer.assignment
-            assert answer.error_code in (
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            )
+        answer = until_served(self.reports)
+        assert answer.error_code == ErrorCode.NONE
+        assert answer.assignment is not None
+        return answer.assignment
 
     def _sends(self, epoch: int, topics: list[str] | None) -> beating.ShareGroupHeartbeatResponse:
         request = beating.ShareGroupHeartbeatRequest(
@@ -382,7 +377,8 @@ def test_only_the_coordinator_answers(trio: Trio, topic: str, unique: Unique) ->
             member = Member(client, group, topic)
             if node_id == at:
                 member.joined()
-                assert describe(client, group).error_code == ErrorCode.NONE
+                described = until_served(lambda: describe(client, group))
+                assert described.error_code == ErrorCode.NONE
             else:
                 assert member.reports().error_code == ErrorCode.NOT_COORDINATOR
                 assert describe(client, group).error_code == ErrorCode.NOT_COORDINATOR
@@ -410,8 +406,9 @@ def test_the_next_coordinator_knows_the_group_and_its_members_rejoin(
     with trio.client(after) as client:
         member.client, told = client, member.epoch
         trio.eventually(lambda: trio.node(after).queues.share_groups.is_known(group))
-        assert describe(client, group).group_state == "Empty"
-        assert member.reports().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert until_served(lambda: describe(client, group)).group_state == "Empty"
+        member.epoch = told
+        assert until_served(member.reports).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         member.epoch = 0
         member.joined()
         assert member.epoch > told

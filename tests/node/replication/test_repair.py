@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from penstock.cluster import Assignment, report_damaged, why_not_rebuilt
-from penstock.config import ClusterSettings
 from penstock.errors import StorageError
 from penstock.node import Partition
 from penstock.node.replication import repair
@@ -20,13 +19,11 @@ from penstock.node.replication.repair import ROUNDS_BEFORE_ERROR
 from penstock.types import GroupId, Offset
 from tests.faults.waiting import eventually
 from tests.kafka.requests import create
-from tests.kafka.trio import PATIENCE_SECONDS, LastingDisk, Trio
+from tests.kafka.trio import CALM, PATIENCE_SECONDS, LastingDisk, Trio
 
 RECORDS = 60
 BETWEEN_WRITES_SECONDS = 0.01
 """The nodes share this process with their client."""
-PATIENT = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""A busy machine must not look like a missing leader."""
 SEGMENTS = {"internal_segment_bytes": "2000"}
 ROTTEN_BYTE = 150
 """Within the first record of a segment's first batch: behind its header of 61 bytes, and a control entry of 74."""
@@ -37,7 +34,7 @@ in another way; the checksum detects the others, as it does for records."""
 
 @pytest.fixture
 def trio() -> Iterator[Trio]:
-    with Trio(replication=PATIENT) as running:
+    with Trio(CALM) as running:
         yield running
 
 

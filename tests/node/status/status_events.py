@@ -47,3 +47,7 @@ def told(events: list[Event], kind: str, **facts: object) -> list[Event]:
 
 def has(kind: str, **facts: object) -> Callable[[list[Event]], bool]:
     return lambda events: bool(told(events, kind, **facts))
+
+
+def has_all(*conditions: Callable[[list[Event]], bool]) -> Callable[[list[Event]], bool]:
+    return lambda events: all(holds(events) for holds in conditions)

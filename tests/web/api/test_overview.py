@@ -122,6 +122,7 @@ def test_topics_with_figures_ask_the_nodes_once_for_all_callers_that_wait(
     with Broker() as broker, ThreadPoolExecutor(10) as callers:
         path = f"{broker.http_url}/v1/topics?figures=true"
         statuses = [callers.submit(lambda: httpx.get(path, timeout=60).status_code) for _ in range(10)]
+        until(lambda: asked)
         threading.Event().wait(0.5)
         may_answer.set()
         assert [status.result() for status in statuses] == [200] * 10
