@@ -215,7 +215,7 @@ class Service:
                 key=key,
                 limits=limits,
                 silence_ms=settings.peer_silence_ms,
-                urgent_kinds={frame_kinds.BEAT},
+                urgent_kinds={frame_kinds.HEARTBEAT},
                 random=random,
                 encryption=encryption,
             )

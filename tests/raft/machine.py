@@ -33,7 +33,7 @@ from penstock.raft.messages import decode, encode
 from penstock.types import NodeId, Replica
 from tests.raft.toy_log import ToyLog
 
-SETTINGS = RaftSettings(election_timeout_s=1.0, beat_interval_s=0.1, resend_timeout_s=0.3)
+SETTINGS = RaftSettings(election_timeout_s=1.0, heartbeat_interval_s=0.1, resend_timeout_s=0.3)
 
 
 def replica(node: int, life: int = 1) -> Replica:

@@ -381,7 +381,7 @@ def _connect(links: "Links", storage: Storage, announcer: LeaderAnnouncer) -> No
     """Frames from other nodes that are neither calls nor gossip."""
     raft = storage.raft
     links.events.take(frame_kinds.RAFT, raft.on_messages)
-    links.events.take(frame_kinds.BEAT, raft.on_beat)
+    links.events.take(frame_kinds.HEARTBEAT, raft.on_heartbeat)
     links.events.take(frame_kinds.LEADERS, announcer.heard)
     links.events.watch(up=raft.peer_up, down=raft.peer_down)
     links.events.watch(up=announcer.peer_up)

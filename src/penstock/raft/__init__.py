@@ -1,6 +1,5 @@
 """Raft without I/O: one core per partition. core.py has the invariants."""
 
-from penstock.raft.beats import BeatFrame, BeatReceiver, BeatReply, BeatSender
 from penstock.raft.config import GroupConfig
 from penstock.raft.core import Raft
 from penstock.raft.effects import (
@@ -23,10 +22,11 @@ from penstock.raft.effects import (
     Truncate,
 )
 from penstock.raft.errors import BrokenPromise, Refused
+from penstock.raft.heartbeats import HeartbeatFrame, HeartbeatReceiver, HeartbeatReply, HeartbeatSender
 from penstock.raft.messages import (
     Append,
     AppendReply,
-    Beat,
+    Heartbeat,
     InstallPrefix,
     Message,
     RequestVote,
@@ -40,11 +40,6 @@ __all__ = [
     "AppendControl",
     "AppendEntries",
     "AppendReply",
-    "Beat",
-    "BeatFrame",
-    "BeatReceiver",
-    "BeatReply",
-    "BeatSender",
     "BrokenPromise",
     "Committed",
     "ConfigChanged",
@@ -52,6 +47,11 @@ __all__ = [
     "Effect",
     "GroupConfig",
     "HardState",
+    "Heartbeat",
+    "HeartbeatFrame",
+    "HeartbeatReceiver",
+    "HeartbeatReply",
+    "HeartbeatSender",
     "Install",
     "InstallPrefix",
     "Message",

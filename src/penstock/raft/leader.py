@@ -102,7 +102,7 @@ class Leader:
         return self.replication.peers | {self.core.me: self.mine}
 
     def lease_at(self, voter: Replica) -> float:
-        """When the newest beat of this term that it answered was sent."""
+        """When the newest heartbeat of this term that it answered was sent."""
         return self.mine.lease_at if voter == self.core.me else self.replication.peers[voter].lease_at
 
     @property
@@ -127,9 +127,9 @@ class Leader:
         if not self.term_confirmed or self.lease_is_void:
             return False
         settings = self.core.settings
-        beat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
+        heartbeat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
         lease_s = settings.lease_s * (1 - settings.clock_drift)
-        return now < max(beat_at, self.led_since) + lease_s
+        return now < max(heartbeat_at, self.led_since) + lease_s
 
     def has_heard_voters_since(self, moment: float) -> bool:
         return min([peer.contact_at for peer in self.voting]) >= moment
@@ -146,7 +146,7 @@ class Leader:
                 next_index=members[replica].next_index,
                 state=members[replica].state,
                 last_contact=members[replica].contact_at,
-                beat_sent_at=members[replica].lease_at,
+                heartbeat_sent_at=members[replica].lease_at,
                 learner=not config.votes(replica),
             )
             for replica in config.members
@@ -216,7 +216,7 @@ class Leader:
         if self.transfer is not None:
             self._hand_over(peer)
 
-    def beat_answered(self, sent_at: float, sender: Replica) -> None:
+    def heartbeat_answered(self, sent_at: float, sender: Replica) -> None:
         peer = self.replication.peers.get(sender)
         if peer is None:
             return
@@ -283,7 +283,7 @@ class Leader:
         return min(majority_value([peer.contact_at for peer in half]) for half in self.halves)
 
     def _mind_change(self, now: float, change: membership.Change) -> None:
-        """Takes the next step if answers to beats allow it (19), and gives up a change whose new members make no
+        """Takes the next step if answers to heartbeats allow it (19), and gives up a change whose new members make no
         progress. A step that is in the log is waited for."""
         configs, commit_index = self.core.configs, self.core.commit_index
         if change.ready_at <= now and configs.newest_index <= commit_index:

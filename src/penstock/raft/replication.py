@@ -220,7 +220,8 @@ class Replication:
         """A message was lost, or the peer is slow. An append without entries, at an index that matches, asks how far
         the peer is."""
         if now - peer.contact_at >= self.core.settings.election_timeout_s:
-            # The answer to a beat ends the pause. Probing a dead node, which has many groups, would be useless work.
+            # The answer to a heartbeat ends the pause. Probing a dead node, which has many groups, would be useless
+            # work.
             peer.probe_at(peer.match_index if peer.matched else peer.next_index)
             peer.paused = peer.probe_sent = True
             return

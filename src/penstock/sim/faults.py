@@ -89,10 +89,10 @@ class Faults(FaultInjector[Machine]):
                 machine.slow_until = self._scheduler.time + 1.0
 
     def isolate_new_leader(self, machine: Machine) -> None:
-        """Within the first beat intervals of its term, before or after the term is confirmed."""
+        """Within the first heartbeat intervals of its term, before or after the term is confirmed."""
         chance = self._mix.isolate_new_leader
         if chance and not self.over and self._random.random() < chance:
-            delay_s = self._random.random() * self._world.settings.beat_interval_s
+            delay_s = self._random.random() * self._world.settings.heartbeat_interval_s
             self._scheduler.after(delay_s, machine, self._isolate_one, machine)
 
     def _lull(self) -> None:
@@ -101,7 +101,8 @@ class Faults(FaultInjector[Machine]):
 
     def _silence_leader(self) -> None:
         """One follower does not hear the leader, or none does. All logs are equally long, so any replica may be elected
-        whom the others' leases do not stop; and followers heard nothing after the beat on which the leader's rests."""
+        whom the others' leases do not stop; and followers heard nothing after the heartbeat on which the leader's
+        rests."""
         leader = self._leader()
         if leader is not None and not self.over:
             self._note("lull", leader.name)

@@ -359,7 +359,7 @@ class Partition:
             self.check_leads()
             if self.replica.knows_start(since):
                 return
-            await asyncio.sleep(self._consensus.core.settings.beat_interval_s / 4)
+            await asyncio.sleep(self._consensus.core.settings.heartbeat_interval_s / 4)
 
     # --- reading
 

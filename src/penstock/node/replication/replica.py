@@ -287,11 +287,11 @@ class PartitionReplica:
         )
 
     def knows_start(self, since: float) -> bool:
-        """Whether every replica in sync has answered a beat that was sent after this moment: such a beat carries the
-        offset at which the leader's log starts."""
+        """Whether every replica in sync has answered a heartbeat that was sent after this moment: such a heartbeat
+        carries the offset at which the leader's log starts."""
         in_sync = self.in_sync_nodes()
         return all(
-            row.beat_sent_at > since
+            row.heartbeat_sent_at > since
             for row in self.consensus.core.progress()
             if row.replica.node in in_sync and row.replica != self.me
         )

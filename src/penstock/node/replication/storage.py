@@ -121,7 +121,7 @@ class Storage(Part):
 def _raft_settings(settings: ClusterSettings) -> RaftSettings:
     return RaftSettings(
         election_timeout_s=settings.election_timeout_ms / 1000,
-        beat_interval_s=settings.heartbeat_interval_ms / 1000,
+        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
         max_append_bytes=settings.max_append_bytes,
         max_inflight_messages=settings.max_in_flight_messages,
         max_inflight_bytes=settings.max_in_flight_bytes,
