@@ -61,7 +61,11 @@ class CliqueCoordinators:
         self._held += wait_ms > 0
         try:
             return await self._calls.ask(
-                self._home(clique), methods.CLIQUE_HEARTBEAT, request, caller=caller, wait_ms=wait_ms
+                self._leader_of(clique),
+                methods.CLIQUE_HEARTBEAT,
+                request,
+                caller=caller,
+                wait_ms=wait_ms,
             )
         finally:
             self._held -= wait_ms > 0
@@ -71,7 +75,7 @@ class CliqueCoordinators:
         after `wait_ms`."""
         request = AskTable(clique, known_epoch, wait_ms)
         answer = await self._calls.ask(
-            self._home(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
+            self._leader_of(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
         )
         return answer.table
 
@@ -80,7 +84,9 @@ class CliqueCoordinators:
         if CLIQUES_TOPIC not in self._state.topics:
             return None
         request = DescribeClique(clique)
-        answer = await self._calls.ask(self._home(clique), methods.DESCRIBE_CLIQUE, request, caller=caller)
+        answer = await self._calls.ask(
+            self._leader_of(clique), methods.DESCRIBE_CLIQUE, request, caller=caller
+        )
         return answer.description
 
     async def list(self, *, caller: Caller) -> list[CliqueOutline]:
@@ -93,7 +99,7 @@ class CliqueCoordinators:
             found += listed.cliques
         return sorted(found, key=lambda one: one.clique)
 
-    def _home(self, clique: str) -> LeaderOf:
+    def _leader_of(self, clique: str) -> LeaderOf:
         return self._leader(self.cores.index_of(clique))
 
     def _leader(self, index: int) -> LeaderOf:

@@ -119,7 +119,7 @@ class SubscriptionRouter:
         since_ms = max(one.commit_timestamp_ms for one in committed)  # the last commit of the last subscriber
         return SubscriptionDescription(
             name=name,
-            home=self._node_id,
+            coordinator=self._node_id,
             topics=sorted({key.topic for key in stored}),
             is_attached=session is not None,
             since_ms=session.since_ms if session is not None else since_ms,

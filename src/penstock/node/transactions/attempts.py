@@ -118,7 +118,7 @@ class AttemptRouter:
         return DecidedVersion(result.was_committed)
 
     async def _renew(self, caller: Caller, asked: RenewAttempts) -> None:
-        host = await self._transactions.cores.home(asked.owner)
+        host = await self._transactions.cores.host_of(asked.owner)
         result = await host.ask(
             ErrorResult, lambda now_ms, token: host.core.renew(now_ms, token, asked.owner)
         )
