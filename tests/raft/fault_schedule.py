@@ -22,8 +22,8 @@ from penstock.raft import (
     GroupConfig,
     Install,
     Message,
+    RaftRefused,
     RaftSettings,
-    Refused,
     Role,
     RoleChanged,
     Truncate,
@@ -316,7 +316,7 @@ class FaultSchedule:
         now = self._clock(machine)
         try:
             effects = act(now)
-        except Refused:
+        except RaftRefused:
             return
         machine.do(now, effects)
 

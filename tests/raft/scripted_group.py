@@ -27,7 +27,7 @@ the replicas, in order. `play` runs the commands and compares the whole text.
 from collections.abc import Callable
 from textwrap import dedent
 
-from penstock.raft import GroupConfig, Message, RaftSettings, Refused, Role
+from penstock.raft import GroupConfig, Message, RaftRefused, RaftSettings, Role
 from penstock.types import Replica
 from tests.raft.machine import SETTINGS, Machine, describe_message, replica
 
@@ -226,7 +226,7 @@ class ScriptedGroup:
         machine = self.machines[int(node)]
         try:
             machine.do(self.now, act(machine))
-        except Refused as refused:
+        except RaftRefused as refused:
             self._note(f"refused: {refused}")
 
     def _do_delete(self, node: str, index: str) -> None:

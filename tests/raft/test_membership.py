@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import GroupConfig, Refusal, Refused, Role
+from penstock.raft import GroupConfig, RaftRefusal, RaftRefused, Role
 from tests.raft.machine import SETTINGS, replica
 from tests.raft.scripted_group import ScriptedGroup
 
@@ -787,9 +787,9 @@ def test_limits_of_a_configuration() -> None:
         with pytest.raises(ProtocolViolation):
             leader.change_config(scripted.now, voters, learners)
     assert not leader.changing
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RaftRefused) as refused:
         scripted.machines[2].raft.change_config(scripted.now, (replica(1),))
-    assert refused.value.reason is Refusal.NOT_LEADER
+    assert refused.value.reason is RaftRefusal.NOT_LEADER
 
 
 def test_leadership_is_transferred_in_one_round_trip() -> None:
@@ -803,7 +803,7 @@ def test_leadership_is_transferred_in_one_round_trip() -> None:
     """)
     leader = scripted.machines[1].raft
     assert not leader.may_serve(scripted.now)
-    assert leader.may_propose() is Refusal.TRANSFERRING
+    assert leader.may_propose() is RaftRefusal.TRANSFERRING
     scripted.play("""
         > settle
         3 is candidate in term 1

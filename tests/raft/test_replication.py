@@ -8,7 +8,7 @@ from penstock.raft import (
     Append,
     AppendReply,
     BrokenPromise,
-    Refusal,
+    RaftRefusal,
 )
 from penstock.raft.progress import Peer
 from tests.raft.machine import SETTINGS, replica
@@ -245,12 +245,12 @@ def test_a_leader_that_waits_for_its_majority_takes_no_more_than_the_limit() -> 
     for _ in range(3):
         assert leader.raft.may_propose() is None
         leader.propose(scripted.now)
-    assert leader.raft.may_propose() is Refusal.TOO_MUCH_UNCOMMITTED
+    assert leader.raft.may_propose() is RaftRefusal.TOO_MUCH_UNCOMMITTED
     scripted.play("""
         >> settle
     """)
     assert leader.raft.may_propose() is None
-    assert scripted.machines[2].raft.may_propose() is Refusal.NOT_LEADER
+    assert scripted.machines[2].raft.may_propose() is RaftRefusal.NOT_LEADER
 
 
 def test_an_unreachable_peer_is_sent_nothing_until_it_answers_a_heartbeat() -> None:

@@ -11,7 +11,7 @@ from penstock.swim import (
     Endpoint,
     MemberChanged,
     MemberMeta,
-    Refused,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -155,8 +155,8 @@ class CoreHarness:
         return [each.incarnation for each in self.effects if isinstance(each, SaveIncarnation)]
 
     @property
-    def troubles(self) -> list[Refused | Conflict]:
-        return [each for each in self.effects if isinstance(each, Refused | Conflict)]
+    def troubles(self) -> list[PacketRefused | Conflict]:
+        return [each for each in self.effects if isinstance(each, PacketRefused | Conflict)]
 
 
 def only(kind: type[T], said: Iterable[Said]) -> list[T]:

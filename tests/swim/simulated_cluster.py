@@ -15,7 +15,7 @@ from penstock.swim import (
     Endpoint,
     MemberChanged,
     MemberMeta,
-    Refused,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -68,7 +68,7 @@ class Host:
         self.delay = (0.0, 0.0)
         """Seconds that everything to and from it takes longer: too little CPU, a long queue."""
         self.core: Swim
-        self.troubles: list[Refused | Conflict] = []
+        self.troubles: list[PacketRefused | Conflict] = []
 
     def boot(self, now: float) -> list[Effect]:
         self.boots += 1
@@ -213,7 +213,7 @@ class SimulatedCluster:
                     self.beliefs.append(Belief(self.now, host.meta.node, member.node, state))
                 case SaveIncarnation(incarnation=incarnation):
                     host.saved_incarnation = incarnation
-                case Refused() | Conflict():
+                case PacketRefused() | Conflict():
                     host.troubles.append(effect)
         if host.core.next_deadline < host.wakes_at:
             host.wakes_at = host.core.next_deadline

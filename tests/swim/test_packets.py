@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.swim import Endpoint, MemberMeta, PacketError, Refusal, State
+from penstock.swim import Endpoint, MemberMeta, PacketError, PacketRefusal, State
 from penstock.swim.packets import (
     ANY_RECEIVER,
     FIXED_BYTES,
@@ -151,14 +151,14 @@ def test_a_packet_of_another_key_is_refused_as_such(
     """Rule 3."""
     with pytest.raises(PacketError) as refused:
         Seal(opened_with, SALT).open(Seal(sealed_with, SALT).close(envelope(Ping(1))), MAX_BYTES)
-    assert refused.value.reason is Refusal.KEY
+    assert refused.value.reason is PacketRefusal.KEY
 
 
 def test_a_packet_of_another_version_is_refused_as_such() -> None:
     sealed = Seal(KEY, SALT).close(envelope(Ping(1)))
     with pytest.raises(PacketError, match="version 2") as refused:
         Seal(KEY, SALT).open(b"\x02" + sealed[1:], MAX_BYTES)
-    assert refused.value.reason is Refusal.VERSION
+    assert refused.value.reason is PacketRefusal.VERSION
 
 
 def test_a_packet_above_the_limit_is_refused_before_it_is_read() -> None:

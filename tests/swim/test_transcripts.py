@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from penstock.swim import Conflict, Endpoint, Refusal, Refused, State, SwimSettings
+from penstock.swim import Conflict, Endpoint, PacketRefusal, PacketRefused, State, SwimSettings
 from penstock.swim.core import RESERVED_INCARNATIONS
 from penstock.swim.packets import (
     ANY_RECEIVER,
@@ -532,11 +532,11 @@ def test_a_node_of_another_cluster_is_refused_with_one_notice_and_told_why() -> 
     ]
     assert harness.state(3) is None
     [trouble] = harness.troubles
-    assert isinstance(trouble, Refused)
-    assert trouble.reason is Refusal.FOREIGN_CLUSTER
+    assert isinstance(trouble, PacketRefused)
+    assert trouble.reason is PacketRefusal.FOREIGN_CLUSTER
     assert "'other'" in trouble.detail
     assert "'cluster'" in trouble.detail
-    assert harness.core.refused[Refusal.FOREIGN_CLUSTER] == 50
+    assert harness.core.refused[PacketRefusal.FOREIGN_CLUSTER] == 50
     assert all(answer.messages == [] for answer in answers)
 
 
@@ -592,7 +592,7 @@ def test_a_member_above_the_limit_is_refused_with_one_notice() -> None:
     for node in range(5, 9):
         harness.says(2, Alive(0, meta(node)))
     assert len(harness.core.members) == 4
-    assert harness.core.refused[Refusal.TOO_MANY_MEMBERS] == 4
+    assert harness.core.refused[PacketRefusal.TOO_MANY_MEMBERS] == 4
     assert len(harness.troubles) == 1
 
 
@@ -601,7 +601,7 @@ def test_metadata_above_its_limit_is_refused() -> None:
     bloated = meta(3, kafka=Endpoint("k" * 253, 1), http=Endpoint("h" * 253, 1), rack="r" * 100)
     harness.says(2, Alive(0, bloated))
     assert harness.state(3) is None
-    assert harness.core.refused[Refusal.MALFORMED] == 1
+    assert harness.core.refused[PacketRefusal.MALFORMED] == 1
 
 
 def test_equal_inputs_give_equal_effects() -> None:

@@ -12,7 +12,7 @@ from penstock.raft.effects import (
     HardState,
     Install,
     Persist,
-    Refusal,
+    RaftRefusal,
     Role,
     RoleChanged,
     Send,
@@ -21,7 +21,7 @@ from penstock.raft.effects import (
     Suspect,
     Truncate,
 )
-from penstock.raft.errors import BrokenPromise, Refused
+from penstock.raft.errors import BrokenPromise, RaftRefused
 from penstock.raft.heartbeats import HeartbeatFrame, HeartbeatReceiver, HeartbeatReply, HeartbeatSender
 from penstock.raft.messages import (
     Append,
@@ -57,9 +57,9 @@ __all__ = [
     "Message",
     "Persist",
     "Raft",
+    "RaftRefusal",
+    "RaftRefused",
     "RaftSettings",
-    "Refusal",
-    "Refused",
     "RequestVote",
     "Role",
     "RoleChanged",

@@ -86,13 +86,13 @@ from penstock.raft.effects import (
     Effect,
     HardState,
     Persist,
-    Refusal,
+    RaftRefusal,
     Role,
     RoleChanged,
     Send,
 )
 from penstock.raft.election import Candidate
-from penstock.raft.errors import BrokenPromise, Refused
+from penstock.raft.errors import BrokenPromise, RaftRefused
 from penstock.raft.follower import Follower
 from penstock.raft.leader import Leader
 from penstock.raft.messages import (
@@ -210,8 +210,8 @@ class Raft:
     def progress(self) -> list[ReplicaProgress]:
         return self.part.progress() if isinstance(self.part, Leader) else []
 
-    def may_propose(self) -> Refusal | None:
-        return self.part.may_propose() if isinstance(self.part, Leader) else Refusal.NOT_LEADER
+    def may_propose(self) -> RaftRefusal | None:
+        return self.part.may_propose() if isinstance(self.part, Leader) else RaftRefusal.NOT_LEADER
 
     # ---- inputs
 
@@ -268,27 +268,28 @@ class Raft:
         self.next_deadline = min(self.next_deadline, soon)
 
     def transfer(self, now: float, to: Replica) -> list[Effect]:
-        """Leader: transfers the lead to another voter. Raises Refused. Given up after an election timeout."""
+        """Leader: transfers the lead to another voter. Raises RaftRefused. Given up after an election timeout."""
         self._leading().hand_over_to(now, to)
         return self._effects()
 
     def change_config(
         self, now: float, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()
     ) -> list[Effect]:
-        """Leader: makes exactly these replicas the group. Raises Refused, or ProtocolViolation for a configuration that
-        cannot be. The change is done when `config` says so; it is given up when the new replicas make no progress
+        """Leader: makes exactly these replicas the group. Raises RaftRefused, or ProtocolViolation for a configuration
+        that cannot be. The change is done when `config` says so; it is given up when the new replicas make no progress
         (`changing` is false again)."""
         self._leading().change_members(now, GroupConfig(voters, (), learners))
         return self._effects()
 
     def abandon_change(self, now: float) -> list[Effect]:
-        """Leader: stops waiting for new replicas that are not wanted any more. Raises Refused once the change is in the
-        log as a joint configuration, which must be completed. Another change may follow when `changing` is false."""
+        """Leader: stops waiting for new replicas that are not wanted any more. Raises RaftRefused once the change is in
+        the log as a joint configuration, which must be completed. Another change may follow when `changing` is
+        false."""
         self._leading().abandon_change()
         return self._effects()
 
     def continue_alone(self, now: float) -> list[Effect]:
-        """Continues as the only member, because the others are lost for good (20). Raises Refused."""
+        """Continues as the only member, because the others are lost for good (20). Raises RaftRefused."""
         recovery.continue_alone(self, now)
         return self._effects()
 
@@ -467,7 +468,7 @@ class Raft:
 
     def _leading(self) -> Leader:
         if not isinstance(self.part, Leader):
-            raise Refused(Refusal.NOT_LEADER)
+            raise RaftRefused(RaftRefusal.NOT_LEADER)
         return self.part
 
     def persist(self, then: Sequence[Send] = ()) -> None:

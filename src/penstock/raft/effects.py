@@ -36,7 +36,7 @@ class ControlKind(IntEnum):
     CONFIG = 1
 
 
-class Refusal(Enum):
+class RaftRefusal(Enum):
     """Why a replica does not do what it is asked."""
 
     NOT_LEADER = "this replica does not lead"

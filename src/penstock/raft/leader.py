@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import ProtocolViolation
 from penstock.raft import membership
 from penstock.raft.config import GroupConfig, majority_value
-from penstock.raft.effects import AppendControl, ControlKind, Refusal, Send
-from penstock.raft.errors import Refused
+from penstock.raft.effects import AppendControl, ControlKind, RaftRefusal, Send
+from penstock.raft.errors import RaftRefused
 from penstock.raft.messages import AppendReply, TimeoutNow
 from penstock.raft.progress import Peer, PeerState, ReplicaProgress
 from penstock.raft.replication import Replication
@@ -162,11 +162,11 @@ class Leader:
         change = self.change
         return change.target if change is not None and change.may_be_abandoned(self._config) else None
 
-    def may_propose(self) -> Refusal | None:
+    def may_propose(self) -> RaftRefusal | None:
         if self.transfer is not None:
-            return Refusal.TRANSFERRING
+            return RaftRefusal.TRANSFERRING
         if self.uncommitted_bytes > self.core.settings.max_uncommitted_bytes:
-            return Refusal.TOO_MUCH_UNCOMMITTED
+            return RaftRefusal.TOO_MUCH_UNCOMMITTED
         return None
 
     # ---- appends and replies
@@ -309,9 +309,9 @@ class Leader:
     def hand_over_to(self, now: float, to: Replica) -> None:
         core = self.core
         if to not in self._config.voters:
-            raise Refused(Refusal.NOT_A_VOTER)
+            raise RaftRefused(RaftRefusal.NOT_A_VOTER)
         if self.transfer is not None:
-            raise Refused(Refusal.TRANSFERRING)
+            raise RaftRefused(RaftRefusal.TRANSFERRING)
         if to == core.me:
             return
         self.transfer = Transfer(to, now + core.settings.election_timeout_s)
@@ -353,11 +353,11 @@ class Leader:
         core = self.core
         config = self._config
         if self.transfer is not None:
-            raise Refused(Refusal.TRANSFERRING)
+            raise RaftRefused(RaftRefusal.TRANSFERRING)
         if not self.term_confirmed:
-            raise Refused(Refusal.TERM_NOT_CONFIRMED)
+            raise RaftRefused(RaftRefusal.TERM_NOT_CONFIRMED)
         if self.change is not None or config.joint or core.configs.newest_index > core.commit_index:
-            raise Refused(Refusal.CHANGE_UNDER_WAY)
+            raise RaftRefused(RaftRefusal.CHANGE_UNDER_WAY)
         membership.check_steps(config, target)
         if target == config:
             return
@@ -370,5 +370,5 @@ class Leader:
         if not self.is_changing:
             return
         if self.change is None or not self.change.may_be_abandoned(self._config):
-            raise Refused(Refusal.CHANGE_UNDER_WAY)
+            raise RaftRefused(RaftRefusal.CHANGE_UNDER_WAY)
         self.change = None

@@ -8,7 +8,7 @@ it, and the simulator then replaces that replica, as an operator would.
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.raft import GroupConfig, Refused, Role
+from penstock.raft import GroupConfig, RaftRefused, Role
 from penstock.sim.entries import old_segments
 from penstock.sim.fault_injector import FaultInjector
 from penstock.sim.replica import Machine
@@ -193,7 +193,7 @@ class Faults(FaultInjector[Machine]):
         to = self._random.choice(self._machines)
         try:
             effects = leader.core.transfer(leader.now(), to.me)
-        except Refused:
+        except RaftRefused:
             return
         self._note("transfer", leader.name)
         leader.do(effects)
@@ -227,7 +227,7 @@ class Faults(FaultInjector[Machine]):
     def _change(self, leader: Machine, config: GroupConfig) -> None:
         try:
             effects = leader.core.change_config(leader.now(), config.voters, config.learners)
-        except Refused:
+        except RaftRefused:
             return
         self._note("change of members", leader.name)
         leader.do(effects)

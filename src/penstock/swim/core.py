@@ -60,7 +60,7 @@ from penstock.swim.values import (
     Member,
     MemberChanged,
     MemberMeta,
-    Refusal,
+    PacketRefusal,
     SaveIncarnation,
     Session,
     State,
@@ -141,7 +141,7 @@ class Swim:
         return self._health.score
 
     @property
-    def refused(self) -> dict[Refusal, int]:
+    def refused(self) -> dict[PacketRefusal, int]:
         """How many packets or claims were dropped, by reason."""
         return self._receiver.refused
 
@@ -362,14 +362,14 @@ class Swim:
         meta, mine = claim.meta, self._my_meta
         if not same_cluster(meta.cluster_id, mine.cluster_id):
             detail = f"node {meta.node} at {meta.cluster} belongs to cluster {meta.cluster_id!r}"
-            self._receiver.refuse(self._now, Refusal.FOREIGN_CLUSTER, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.FOREIGN_CLUSTER, packet.source, detail)
         elif result is ClaimResult.FULL:
             detail = f"no space for node {meta.node} at {meta.cluster}"
-            self._receiver.refuse(self._now, Refusal.TOO_MANY_MEMBERS, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.TOO_MANY_MEMBERS, packet.source, detail)
         elif size > MAX_ALIVE_BYTES:
             # It would never fit beside an ack, so it would stay in the queue of broadcasts for ever.
             detail = f"node {meta.node} has metadata of {size} bytes"
-            self._receiver.refuse(self._now, Refusal.MALFORMED, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.MALFORMED, packet.source, detail)
         else:
             return True
         return False

@@ -110,7 +110,7 @@ class Session(NamedTuple):
     epoch: int
 
 
-class Refusal(Enum):
+class PacketRefusal(Enum):
     """Why a packet or claim of a peer was dropped. The values are for log lines and metrics."""
 
     MALFORMED = "not a gossip packet"
@@ -154,10 +154,10 @@ class SaveIncarnation(msgspec.Struct, frozen=True):
     incarnation: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class PacketRefused(msgspec.Struct, frozen=True):
     """A packet or claim was dropped; `suppressed` is how many more since the last report of this reason."""
 
-    reason: Refusal
+    reason: PacketRefusal
     source: str
     detail: str
     suppressed: int
@@ -170,4 +170,4 @@ class Conflict(msgspec.Struct, frozen=True):
     second: MemberMeta
 
 
-Effect = SendPacket | SendReliable | MemberChanged | SaveIncarnation | Refused | Conflict
+Effect = SendPacket | SendReliable | MemberChanged | SaveIncarnation | PacketRefused | Conflict

@@ -15,7 +15,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams, Receive, UdpNetwork
 from penstock.node.membership.gossip import Gossip, Saved
-from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSettings
+from penstock.swim import Endpoint, Member, MemberMeta, PacketRefusal, State, SwimSettings
 from penstock.types import NodeId, Replica
 from tests.node.faulty_disk import FaultyDisk
 
@@ -208,7 +208,7 @@ def test_garbage_on_the_port_is_only_counted() -> None:
                 stranger.sendto(bytes([1, 1]) + b"x" * size, target.meta.cluster)
             stranger.sendto(b"", target.meta.cluster)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while target.refused[Refusal.KEY] < 100:
+            while target.refused[PacketRefusal.KEY] < 100:
                 await asyncio.sleep(0)
         assert len(target.members()) == 3
 
@@ -221,7 +221,7 @@ def test_a_node_with_another_key_stays_outside() -> None:
         await gossip_nodes.make(2, key=b"another key").start(ANY_PORT)
         gossip_nodes.nodes[2].join([seed])
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not gossip_nodes.nodes[1].refused[Refusal.KEY]:
+            while not gossip_nodes.nodes[1].refused[PacketRefusal.KEY]:
                 await asyncio.sleep(0)
         assert list(gossip_nodes.nodes[1].members()) == [Replica(NodeId(1), 1001)]
 

@@ -29,8 +29,8 @@ from penstock.swim import (
     Member,
     MemberChanged,
     MemberMeta,
-    Refusal,
-    Refused,
+    PacketRefusal,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -198,7 +198,7 @@ class Gossip:
         return min(known, key=lambda member: (member.state, -member.incarnation), default=None)
 
     @property
-    def refused(self) -> Mapping[Refusal, int]:
+    def refused(self) -> Mapping[PacketRefusal, int]:
         """Packets and claims that were dropped, by reason, for metrics."""
         return MappingProxyType(self._running.refused)
 
@@ -236,7 +236,7 @@ class Gossip:
                     self._on_change(member, state)
                 case SaveIncarnation(incarnation=incarnation):
                     self._save(incarnation)
-                case Refused() | Conflict():
+                case PacketRefused() | Conflict():
                     _tell_trouble(effect)
         self._set_timer()
         if self._core is not None and self._core.has_left:
@@ -269,9 +269,9 @@ def _tell_change(member: Member, state: State) -> None:
     log.log(level, "node %d at %s is %s", member.node, member.meta.cluster, state.name.lower())
 
 
-def _tell_trouble(trouble: Refused | Conflict) -> None:
+def _tell_trouble(trouble: PacketRefused | Conflict) -> None:
     match trouble:
-        case Refused(reason=reason, source=source, detail=detail, suppressed=suppressed):
+        case PacketRefused(reason=reason, source=source, detail=detail, suppressed=suppressed):
             again = f"; {suppressed} more were not logged" if suppressed else ""
             log.warning("gossip from %s refused: %s (%s)%s", source, reason.value, detail, again)
         case Conflict(first=first, second=second):

@@ -3,7 +3,7 @@ send frames define their contents (`node.frame_kinds`), and `node.calls` the met
 
 from penstock.node.peers.dispatcher import FrameDispatcher
 from penstock.node.peers.founding import Adopt, Decision, Found, Founding, Join, Wait, cluster_id_of
-from penstock.node.peers.handshake import Refused
+from penstock.node.peers.handshake import PeerRefused
 from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.keys import read_cluster_key
 from penstock.node.peers.network import PeerNetwork
@@ -24,8 +24,8 @@ __all__ = [
     "Join",
     "PeerHello",
     "PeerNetwork",
+    "PeerRefused",
     "Refusals",
-    "Refused",
     "Rpc",
     "Transport",
     "TransportEvents",

@@ -16,7 +16,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt, RaftDriver
-from penstock.raft import GroupConfig, Refused, Role
+from penstock.raft import GroupConfig, RaftRefused, Role
 from penstock.types import NO_TERM, Index, Offset, Replica, Term
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class PartitionReplica:
         if not others:
             return False
         # A refusal means that a transfer is under way already, or is not possible now.
-        with suppress(Refused):
+        with suppress(RaftRefused):
             self.consensus.transfer(max(others, key=lambda row: row.match_index).replica)
         return True
 
