@@ -35,7 +35,7 @@ from penstock.node.housekeeping import Housekeeping
 from penstock.node.late_parts import LatePart, LateParts
 from penstock.node.limits import descriptors
 from penstock.node.limits.memory import MemoryBudget
-from penstock.node.membership.entry import Admission, Entry
+from penstock.node.membership.entry import ClusterEntry, NodeAdmission
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
@@ -182,7 +182,7 @@ class Node(LateParts):
         if links is not None:
             _connect(links, self.storage, announcer)
             yield links
-        yield Entry(self.config, self.storage, self.metadata, self.replicas)
+        yield ClusterEntry(self.config, self.storage, self.metadata, self.replicas)
         yield self.housekeeping
         yield self.samples
         if links is not None:
@@ -191,7 +191,7 @@ class Node(LateParts):
         if self._first_user is not None:
             yield self._first_user
         membership = links.membership if links is not None else None
-        yield Admission(membership, self.controller, self.metadata, self._set_ready)
+        yield NodeAdmission(membership, self.controller, self.metadata, self._set_ready)
 
     def _cluster_parts(self, links: "Links", announcer: LeaderAnnouncer) -> Iterator[Part]:
         from penstock.node.metadata.controller_loop import ControllerLoop

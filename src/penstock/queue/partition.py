@@ -70,7 +70,7 @@ from penstock.queue.offset_table import OffsetTable
 from penstock.queue.open_settlements import OpenSettlements
 from penstock.queue.reading import add_records
 from penstock.queue.settings import MAX_DELAY_MS, MAX_DELIVERIES, QueueSettings
-from penstock.queue.settlements import Settlement, decode_settlement
+from penstock.queue.settlements import TransactionSettlement, decode_settlement
 from penstock.queue.state_records import decode_chunk
 from penstock.queue.state_writer import StateWriter
 from penstock.queue.states import (
@@ -346,7 +346,7 @@ class QueuePartition:
         member: str,
         transactional_id: str,
         acks: Iterable[Acknowledgement],
-    ) -> tuple[list[ErrorCode], Settlement | None]:
+    ) -> tuple[list[ErrorCode], TransactionSettlement | None]:
         """A member settles offsets that it holds within a transaction, which holds them from now on. An error for each
         acknowledgement, and the settlement to be stored; None if all were refused. KafkaError: none can be accepted."""
         self.tick(now_ms)
@@ -355,7 +355,7 @@ class QueuePartition:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
         return self._transactional.begin(suffix, member, transactional_id, acks)
 
-    def end_settlement(self, now_ms: int, suffix: bytes, *, commit: bool) -> Settlement | None:
+    def end_settlement(self, now_ms: int, suffix: bytes, *, commit: bool) -> TransactionSettlement | None:
         """The transaction has ended, or has not accepted the settlement. Returns the settlement if it was applied."""
         applied = self._transactional.end(now_ms, suffix, commit=commit)
         if applied is not None:

@@ -47,7 +47,7 @@ from penstock.raft import config as group_config
 from penstock.raft import messages as raft_messages
 from penstock.sim.clients import Answer
 from penstock.sim.clock import EPOCH_MS
-from penstock.sim.lossy_network import Received
+from penstock.sim.lossy_network import MessageReceived
 from penstock.sim.machine import SimMachine
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
@@ -272,7 +272,7 @@ class Machine(SimMachine):
         if not self.running or to != self.me:
             return
         message = raft_messages.decode(data)
-        self.world.scheduler.note(self.name, Received(sender, message), data)
+        self.world.scheduler.note(self.name, MessageReceived(sender, message), data)
         try:
             effects = self.core.step(self.now(), sender, message)
         except ProtocolViolation:

@@ -13,7 +13,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.node import Partition
 from penstock.node.calls.retry import NO_COORDINATOR
-from penstock.node.transactions.led_partitions import Admission
+from penstock.node.transactions.led_partitions import ProducerAdmission
 from penstock.transactions import Producer, TransactionApi, wire_error
 from penstock.types import GroupId, TopicPartition
 
@@ -38,7 +38,7 @@ class NotAdmitted(Exception):
 class _Question(NamedTuple):
     name: TopicPartition
     producer: Producer
-    admission: Admission
+    admission: ProducerAdmission
 
 
 class _Answer(NamedTuple):

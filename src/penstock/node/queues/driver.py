@@ -36,7 +36,7 @@ from penstock.node.queues.transaction_settler import TransactionSettler
 from penstock.node.queues.values import (
     NOTHING,
     Consumer,
-    Delivery,
+    LeasedBatches,
     ProducerTransaction,
     as_kafka_error,
     not_leased,
@@ -266,7 +266,7 @@ class QueueDriver:
         unpacks: bool = True,
         client: str = "",
         hold_ms: int | None = None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """Records for a consumer, leased to it from now on; NOTHING if there are none, or another consumer holds the
         lock. `unpacks`: the caller will unpack them, so their unpacked size is limited. `client` names the consumer for
         others. `hold_ms`: how long each request of it keeps the lock; by default until `release`."""

@@ -20,7 +20,7 @@ from penstock.node.queues.failures import NO_FAILURES, Failures
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.values import NotLeased, ProducerTransaction, as_kafka_error, not_leased
-from penstock.queue.settlements import Settlement
+from penstock.queue.settlements import TransactionSettlement
 from penstock.queue.values import Acknowledgement
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TransactionSettler:
     async def _finish(
         self,
         suffix: bytes,
-        settlement: Settlement | None,
+        settlement: TransactionSettlement | None,
         failures: Failures,
         transaction: ProducerTransaction,
         refused: NotLeased | None,
@@ -73,7 +73,11 @@ class TransactionSettler:
             resolve(future, error)
 
     async def _store(
-        self, suffix: bytes, settlement: Settlement, failures: Failures, transaction: ProducerTransaction
+        self,
+        suffix: bytes,
+        settlement: TransactionSettlement,
+        failures: Failures,
+        transaction: ProducerTransaction,
     ) -> KafkaError | None:
         driver = self._driver
         try:

@@ -5,7 +5,7 @@ decides; `page_reader` reads for all of them, in `pages`; `store` keeps position
 describes and deletes subscriptions on any node.
 """
 
-from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.manager import SubscriptionManager
 from penstock.node.subscriptions.session import SubscriberSession, position_json
 from penstock.node.subscriptions.values import (
     BatchesRead,
@@ -30,6 +30,6 @@ __all__ = [
     "SubscribeRefused",
     "SubscribeRequest",
     "SubscriberSession",
-    "Subscriptions",
+    "SubscriptionManager",
     "position_json",
 ]

@@ -47,7 +47,7 @@ CheckStored = Callable[[Collection[str]], None]
 log = logging.getLogger("penstock.subscriptions")
 
 
-class Subscriptions:
+class SubscriptionManager:
     """All subscribers that are connected to one node. Lives on its event loop."""
 
     def __init__(self, node: "Node", reader: Reader) -> None:
