@@ -23,9 +23,9 @@ from penstock.raft import (
     Install,
     Message,
     RaftRefused,
+    RaftRoleChanged,
     RaftSettings,
     Role,
-    RoleChanged,
     Truncate,
 )
 from penstock.types import Replica
@@ -331,7 +331,7 @@ class FaultSchedule:
     def _watch(self, machine: Machine, effect: Effect) -> None:
         """Called before an effect is carried out."""
         match effect:
-            case RoleChanged(Role.LEADER, term):
+            case RaftRoleChanged(Role.LEADER, term):
                 if self.leaders.setdefault(term, machine.me) != machine.me:
                     raise InvariantBroken(f"{self.leaders[term]} and {machine.me} lead in term {term}")
                 self._check_complete(machine)

@@ -2,14 +2,22 @@
 
 from random import Random
 
-from penstock.swim import Endpoint, PacketRefusal, PacketRefused, SendPacket, Session, State, SwimSettings
+from penstock.swim import (
+    GossipEndpoint,
+    PacketRefusal,
+    PacketRefused,
+    SendPacket,
+    Session,
+    State,
+    SwimSettings,
+)
 from penstock.swim.packets import ANY_RECEIVER, Ack, Alive, Dead, Ping, Suspect
 from penstock.swim.seal import Seal
 from penstock.types import NodeId
 from tests.swim.core_harness import ME, CoreHarness, only
 from tests.swim.simulated_cluster import SALT, SimulatedCluster, meta, replica
 
-ATTACKER = Endpoint("192.0.2.66", 666)
+ATTACKER = GossipEndpoint("192.0.2.66", 666)
 
 
 def test_a_packet_that_is_sent_again_is_not_answered_again() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.swim import Conflict, Endpoint, PacketRefusal, State, SwimSettings
+from penstock.swim import Conflict, GossipEndpoint, PacketRefusal, State, SwimSettings
 from tests.swim.simulated_cluster import SimulatedCluster, meta
 
 JOIN_LIMIT_S = 15.0
@@ -151,7 +151,7 @@ def test_blocked_datagrams_between_two_members_do_not_kill_either() -> None:
     blocked = {cluster.members[2].meta.cluster, cluster.members[3].meta.cluster}
     send = cluster._send
 
-    def one_path_less(sender: object, to: Endpoint, data: bytes) -> None:
+    def one_path_less(sender: object, to: GossipEndpoint, data: bytes) -> None:
         if {sender.meta.cluster, to} != blocked:  # type: ignore[attr-defined]
             send(sender, to, data)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import frame_kinds
 from penstock.node.access import Access, Quotas
-from penstock.node.calls import Calls, Changes, Directory
+from penstock.node.calls import Calls, ClusterChanges, Directory
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
@@ -111,7 +111,7 @@ class Node(LateParts):
         self.partitions = self.storage.partitions
 
         # The cluster: what this node knows of it, and how it takes part in its decisions.
-        changes = Changes()
+        changes = ClusterChanges()
         self.leaders = LeaderTable(changes.fire)
         state = ClusterState(self.node_id, static_broker_configs(config))
         self.metadata = MetadataLog(
@@ -269,7 +269,7 @@ class Node(LateParts):
             shortened=self.log_shortened,
         )
 
-    def _make_calls(self, changes: Changes) -> Calls:
+    def _make_calls(self, changes: ClusterChanges) -> Calls:
         directory = Directory(
             node_id=self.node_id,
             state=self.metadata.state,

@@ -96,12 +96,12 @@ from penstock.queue.values import (
     AckResult,
     AckResults,
     Acquired,
-    Changes,
-    DeadLetter,
+    DeadLetterRange,
     DeadLetterReason,
     Description,
     Run,
     ScanResult,
+    StateChanges,
     Withdrawn,
 )
 from penstock.types import Term
@@ -126,7 +126,7 @@ class QueuePartition:
         self._acks = Acknowledging(self._table, self._leases, self.lanes, self._settle)
         self._transactional = OpenSettlements(self._table, self._leases, self._settle_for)
         self._writer = StateWriter(term)
-        self._letters: list[DeadLetter] = []
+        self._letters: list[DeadLetterRange] = []
 
     @classmethod
     def restore(
@@ -411,7 +411,7 @@ class QueuePartition:
 
     # Dead letters
 
-    def take_dead_letters(self) -> list[DeadLetter]:
+    def take_dead_letters(self) -> list[DeadLetterRange]:
         """Messages to copy. They stay undone until `dead_letters_copied`."""
         letters, self._letters = self._letters, []
         start = self.start_offset
@@ -426,7 +426,7 @@ class QueuePartition:
 
     # Storing
 
-    def take_changes(self) -> Changes | None:
+    def take_changes(self) -> StateChanges | None:
         """The next write; None if there is nothing to write, or a write is in progress. After a failed write this
         object must not be used any more: the stored state is unknown, and only a restored object knows what may be
         promised."""
@@ -565,4 +565,4 @@ class QueuePartition:
         self._table.set_state(chunk, start, stop, _DEAD_STATES[reason])
         self._table.changed[chunk.number] = None
         first, last = chunk.base + start, chunk.base + stop - 1
-        self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason, member))
+        self._letters.append(DeadLetterRange(first, last, chunk.deliveries[start], reason, member))

@@ -12,7 +12,7 @@ it is deleted.
 import struct
 from typing import NamedTuple
 
-from penstock.queue.state_records import Reader, unknown_format
+from penstock.queue.state_records import StateRecordReader, unknown_format
 from penstock.queue.values import AckKind, Acknowledgement
 
 VERSION = 0
@@ -59,7 +59,7 @@ def encode_settlement(settlement: TransactionSettlement) -> bytes:
 
 
 def decode_settlement(data: bytes) -> TransactionSettlement:
-    reader = Reader(data)
+    reader = StateRecordReader(data)
     (version,) = reader.fields(">h")
     if version != VERSION:
         raise unknown_format(f"settlement version {version}")
@@ -70,7 +70,7 @@ def decode_settlement(data: bytes) -> TransactionSettlement:
     return TransactionSettlement(consumer, transactional_id, ranges)
 
 
-def _decode_range(reader: Reader) -> SettledRange:
+def _decode_range(reader: StateRecordReader) -> SettledRange:
     first, length, kind, deliveries, delay_ms = reader.fields(_RANGE.format)
     if first < 0 or length < 1 or kind not in _KINDS or not deliveries:
         raise unknown_format(f"a settlement of {length} at {first}, kind {kind}, {deliveries} deliveries")

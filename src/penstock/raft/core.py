@@ -85,10 +85,10 @@ from penstock.raft.effects import (
     ConfigChanged,
     Effect,
     HardState,
-    Persist,
+    PersistHardState,
     RaftRefusal,
+    RaftRoleChanged,
     Role,
-    RoleChanged,
     Send,
 )
 from penstock.raft.election import Candidate
@@ -416,20 +416,20 @@ class Raft:
         self.part = Follower(self)
         if not was_follower:
             self.arm(now)
-        self.out.append(RoleChanged(Role.FOLLOWER, self.term, leader))
+        self.out.append(RaftRoleChanged(Role.FOLLOWER, self.term, leader))
 
     def take_role(self, now: float, role: Role, part: Candidate) -> None:
         self.role = role
         self.leader = None
         self.part = part
         self.arm(now)
-        self.out.append(RoleChanged(role, self.term, None))
+        self.out.append(RaftRoleChanged(role, self.term, None))
 
     def lead(self, now: float) -> Leader:
         self.role = Role.LEADER
         self.leader = self.me
         self.part = leader = Leader(self, now)
-        self.out.append(RoleChanged(Role.LEADER, self.term, self.me))
+        self.out.append(RaftRoleChanged(Role.LEADER, self.term, self.me))
         leader.take_up(now)
         return leader
 
@@ -473,7 +473,7 @@ class Raft:
 
     def persist(self, then: Sequence[Send] = ()) -> None:
         self.asked = self.hard
-        self.out.append(Persist(self.asked, list(then)))
+        self.out.append(PersistHardState(self.asked, list(then)))
 
     def persist_if_unasked(self) -> None:
         if self.asked != self.hard:
@@ -486,7 +486,7 @@ class Raft:
             self.out.append(send)
             return
         for effect in self.out:
-            if type(effect) is Persist:
+            if type(effect) is PersistHardState:
                 effect.then.append(send)
                 return
         self.persist([send])

@@ -31,11 +31,11 @@ from penstock.raft import (
     HeartbeatSender,
     Install,
     Message,
-    Persist,
+    PersistHardState,
     Raft,
+    RaftRoleChanged,
     RequestVote,
     Role,
-    RoleChanged,
     Send,
     SendPrefix,
     StartAt,
@@ -122,7 +122,7 @@ class Machine(SimMachine):
         self.lying = False
         self._flushing = False
         self._saving = False
-        self._persists: list[Persist] = []
+        self._persists: list[PersistHardState] = []
         self._acks: list[PendingAck] = []
         self._tick: Event | None = None
         self._senders: dict[Replica, HeartbeatSender] = {}
@@ -193,7 +193,7 @@ class Machine(SimMachine):
         match effect:
             case Send(to, message):
                 self._send(to, message)
-            case Persist():
+            case PersistHardState():
                 self.votes.put(self.world.group, effect.hard, has_log=True)
                 self._persists.append(effect)
                 self._save()
@@ -212,7 +212,7 @@ class Machine(SimMachine):
                 self.log.entries.commit_index = Index(index)
                 self.world.witness.told_enough(self, enough_index)
                 self._answer_committed(index)
-            case RoleChanged(role, term):
+            case RaftRoleChanged(role, term):
                 self._role_changed(role, term)
             case SendPrefix(to):
                 self._send(to, self.core.install_prefix(self._prefix()))

@@ -8,7 +8,7 @@ from penstock.swim.settings import SwimSettings
 from penstock.swim.values import (
     Conflict,
     Effect,
-    Endpoint,
+    GossipEndpoint,
     Member,
     MemberChanged,
     MemberMeta,
@@ -25,7 +25,7 @@ __all__ = [
     "SALT_BYTES",
     "Conflict",
     "Effect",
-    "Endpoint",
+    "GossipEndpoint",
     "Member",
     "MemberChanged",
     "MemberMeta",

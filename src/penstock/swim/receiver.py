@@ -18,7 +18,7 @@ from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
 from penstock.swim.values import (
     Conflict,
-    Endpoint,
+    GossipEndpoint,
     MemberMeta,
     PacketRefusal,
     PacketRefused,
@@ -37,7 +37,7 @@ NOT_REPORTED = (PacketRefusal.MISDIRECTED,)
 class ReceivedPacket:
     """A packet that was accepted."""
 
-    def __init__(self, source: Endpoint | NodeId, envelope: Envelope, messages: list[Message]) -> None:
+    def __init__(self, source: GossipEndpoint | NodeId, envelope: Envelope, messages: list[Message]) -> None:
         self.source = source
         """Where the answer goes: back to where the packet came from."""
         self.sender = envelope.sender
@@ -61,13 +61,13 @@ class PacketReceiver:
         self.refused: dict[PacketRefusal, int] = dict.fromkeys(PacketRefusal, 0)
 
     def open(
-        self, now: float, source: Endpoint | NodeId, data: bytes, my_cluster: str
+        self, now: float, source: GossipEndpoint | NodeId, data: bytes, my_cluster: str
     ) -> ReceivedPacket | None:
-        max_bytes = self._max_packet_bytes if isinstance(source, Endpoint) else MAX_RELIABLE_BYTES
+        max_bytes = self._max_packet_bytes if isinstance(source, GossipEndpoint) else MAX_RELIABLE_BYTES
         try:
             envelope = self._seal.open(data, max_bytes)
             packet = ReceivedPacket(source, envelope, decode_messages(envelope))
-            if not isinstance(source, Endpoint) and source != envelope.sender.node:
+            if not isinstance(source, GossipEndpoint) and source != envelope.sender.node:
                 detail = f"it came over the connection of node {source} and names node {envelope.sender} as its sender"
                 raise PacketError(PacketRefusal.MALFORMED, detail)
             if not same_cluster(envelope.cluster_id, my_cluster):

@@ -14,7 +14,7 @@ from penstock.node.peers.handshake import (
     PeerRefused,
 )
 from penstock.node.peers.hello import Introduction, PeerRefusal, RefusalCode
-from penstock.node.peers.seal import Seal
+from penstock.node.peers.seal import FrameSeal
 
 from .peer_nodes import KEY, accept_all, hello
 
@@ -218,7 +218,7 @@ def test_a_preamble_has_forty_bytes() -> None:
 
 
 def test_a_seal_accepts_each_frame_once_and_in_order() -> None:
-    sends, receives = Seal(KEY, b"dials", b"p"), Seal(KEY, b"dials", b"p")
+    sends, receives = FrameSeal(KEY, b"dials", b"p"), FrameSeal(KEY, b"dials", b"p")
     first, second = sends.tag(b"head", [b"bo", b"dy"]), sends.tag(b"head", [b"body"])
     assert first != second
     assert receives.is_next(b"head", memoryview(b"body"), memoryview(first))
@@ -231,5 +231,5 @@ def test_a_seal_accepts_each_frame_once_and_in_order() -> None:
     [(b"listens", b"head", b"body"), (b"dials", b"hEad", b"body"), (b"dials", b"head", b"bOdy")],
 )
 def test_a_seal_refuses_changed_or_reflected_frames(sender: bytes, head: bytes, body: bytes) -> None:
-    tag = Seal(KEY, b"dials", b"p").tag(b"head", [b"body"])
-    assert not Seal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]
+    tag = FrameSeal(KEY, b"dials", b"p").tag(b"head", [b"body"])
+    assert not FrameSeal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]

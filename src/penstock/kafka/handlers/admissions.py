@@ -31,7 +31,7 @@ _NO_ANSWER = NO_COORDINATOR | frozenset(
 """Errors that mean something else in a response to Produce: the client would look for another leader."""
 
 
-class NotAdmitted(Exception):
+class ProducerNotAdmitted(Exception):
     """The coordinator must be asked first."""
 
 
@@ -57,8 +57,8 @@ class Admissions:
         self._answers: dict[GroupId, _Answer] = {}
 
     def check(self, partition: Partition, header: BatchHeader) -> None:
-        """Returns if the transactional batch may be appended now. NotAdmitted if the coordinator must be asked first;
-        KafkaError if it may not be appended."""
+        """Returns if the transactional batch may be appended now. ProducerNotAdmitted if the coordinator must be asked
+        first; KafkaError if it may not be appended."""
         producer = self._checked(partition, header)
         if partition.log.producers.has_transaction(*producer):
             return
@@ -70,7 +70,7 @@ class Admissions:
             return
         admission = led.admission(partition, producer.producer_id)
         self._questions[partition.group] = _Question(partition.name, producer, admission)
-        raise NotAdmitted
+        raise ProducerNotAdmitted
 
     def _checked(self, partition: Partition, header: BatchHeader) -> Producer:
         if self._transactional_id is None:

@@ -25,7 +25,7 @@ from penstock.node.membership.network import Network
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.peers import Founding, FrameDispatcher, PeerHello, PeerRefused, Refusals, Wait
-from penstock.swim import Endpoint as GossipEndpoint
+from penstock.swim import GossipEndpoint
 from penstock.types import NodeId, Replica
 
 log = logging.getLogger("penstock.node")

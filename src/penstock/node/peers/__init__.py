@@ -8,20 +8,20 @@ from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.keys import read_cluster_key
 from penstock.node.peers.network import PeerNetwork
 from penstock.node.peers.refusals import Refusals
-from penstock.node.peers.rpc import CallFailed, CallProblem, Rpc
+from penstock.node.peers.rpc import CallProblem, PeerCallFailed, Rpc
 from penstock.node.peers.transport import Body, Buffer, Transport, TransportEvents
 
 __all__ = [
     "Adopt",
     "Body",
     "Buffer",
-    "CallFailed",
     "CallProblem",
     "Decision",
     "Found",
     "Founding",
     "FrameDispatcher",
     "Join",
+    "PeerCallFailed",
     "PeerHello",
     "PeerNetwork",
     "PeerRefused",

@@ -24,7 +24,7 @@ from penstock.node.frames import FrameReader
 from penstock.node.peers.frames import FACTS, FIRST_BUFFER, HEAD, KIND_SIZE, PING, REFUSAL
 from penstock.node.peers.handshake import Handshake, PeerRefused
 from penstock.node.peers.hello import ANY_NODE, HELLO_MAX_BYTES, PeerHello, decode_hello, decode_refusal
-from penstock.node.peers.seal import TAG_SIZE, Seal
+from penstock.node.peers.seal import TAG_SIZE, FrameSeal
 from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, TransportEvents
 
 log = logging.getLogger("penstock.peers")
@@ -106,8 +106,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._frames: FrameReader | None = None
-        self._seal_out: Seal | None = None
-        self._seal_in: Seal | None = None
+        self._seal_out: FrameSeal | None = None
+        self._seal_in: FrameSeal | None = None
         self._tag_size = 0
         self._arrived: deque[bytearray] = deque()
         self._holds_reading = False
@@ -261,7 +261,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         else:
             self._own_frame(frame[0], body)
 
-    def _unsealed(self, seal: Seal, frame: bytearray, body: memoryview) -> memoryview:
+    def _unsealed(self, seal: FrameSeal, frame: bytearray, body: memoryview) -> memoryview:
         head = HEAD.pack(len(frame), frame[0])
         if len(body) < TAG_SIZE or not seal.is_next(head, body[:-TAG_SIZE], body[-TAG_SIZE:]):
             raise ProtocolViolation("a frame with a wrong tag: changed, repeated or moved on its way")

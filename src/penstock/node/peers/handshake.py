@@ -38,7 +38,7 @@ from penstock.node.peers.hello import (
     decode_refusal,
     encode,
 )
-from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, Role, Seal, is_proven, proof
+from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, FrameSeal, Role, is_proven, proof
 
 MAGIC = b"PNST"
 TLS_RECORD = b"\x16\x03"
@@ -120,12 +120,12 @@ class Handshake:
         """The bytes that came behind the handshake: the first frames."""
         return bytes(self._arrived)
 
-    def seals(self) -> tuple[Seal, Seal] | None:
+    def seals(self) -> tuple[FrameSeal, FrameSeal] | None:
         """The seals of the frames that go out and of those that come in; None without a key."""
         if self._key is None:
             return None
         mine, theirs = _ROLES[self._dials], _ROLES[not self._dials]
-        return Seal(self._key, mine, self._preambles), Seal(self._key, theirs, self._preambles)
+        return FrameSeal(self._key, mine, self._preambles), FrameSeal(self._key, theirs, self._preambles)
 
     # --- preambles
 

@@ -50,7 +50,7 @@ from penstock.node.scheduling.deadline_timer import DeadlineTimer
 from penstock.queue import Backlog, QueueKey
 from penstock.queue.partition import QueuePartition
 from penstock.queue.state_records import HEAD_SUFFIX
-from penstock.queue.values import AckKind, Acknowledgement, DeadLetter
+from penstock.queue.values import AckKind, Acknowledgement, DeadLetterRange
 from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
@@ -64,7 +64,7 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 IDLE_SECONDS = 300.0
 """How long a queue without consumers is kept in memory."""
 
-WriteDeadLetter = Callable[["QueueDriver", DeadLetter], Awaitable[None]]
+WriteDeadLetter = Callable[["QueueDriver", DeadLetterRange], Awaitable[None]]
 """Copies records to the dead-letter topic; PenstockError if that is not possible now."""
 
 
@@ -510,7 +510,7 @@ class QueueDriver:
             self._copier.is_busy = True
             self._spawn(self._copy(letters))
 
-    async def _copy(self, letters: Sequence[DeadLetter]) -> None:
+    async def _copy(self, letters: Sequence[DeadLetterRange]) -> None:
         await self._copier.copy_all(self.core, letters, lambda: self.ended is None)
         if self.ended is None:
             self._after()

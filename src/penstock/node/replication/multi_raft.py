@@ -51,7 +51,7 @@ FRAME_MESSAGES = 100
 hundred microseconds."""
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+class RaftEnvelope(msgspec.Struct, frozen=True, array_like=True):
     """One message to one group's member on the node that the frame goes to."""
 
     topic_id: bytes
@@ -78,7 +78,7 @@ class Posted(NamedTuple):
 _LENGTH = Struct(">I")
 """A frame of messages: the length of the envelopes, the envelopes, then the entries, in the same order."""
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[Envelope])
+_DECODER = msgspec.msgpack.Decoder(list[RaftEnvelope])
 
 
 def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
@@ -90,12 +90,14 @@ def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
             size = len(message.entries)
             pieces.append(message.entries)
             message = replace(message, entries=b"")
-        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender))
+        rows.append(
+            RaftEnvelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender)
+        )
     head = _ENCODER.encode(rows)
     return [_LENGTH.pack(len(head)) + head, *pieces]
 
 
-def unpack(body: memoryview) -> list[Envelope]:
+def unpack(body: memoryview) -> list[RaftEnvelope]:
     """ProtocolViolation for what `pack` cannot have made. Entries stay where they are: views of the body."""
     if len(body) < _LENGTH.size:
         raise ProtocolViolation("a frame of messages without a length")
@@ -252,7 +254,7 @@ class MultiRaft(Part):
             if member is not None:
                 member.step(replica, envelope.message)
 
-    def _addressee(self, envelope: Envelope) -> RaftDriver | None:
+    def _addressee(self, envelope: RaftEnvelope) -> RaftDriver | None:
         if len(envelope.topic_id) != UUID_BYTES:
             return None
         member = self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))

@@ -38,7 +38,7 @@ class ReplicaFacts(NamedTuple):
     learner: bool
 
 
-class Sample(NamedTuple):
+class InSyncFacts(NamedTuple):
     """The facts under which all voters were last found in sync, and enough of them."""
 
     term: int
@@ -86,7 +86,7 @@ class PartitionReplica:
         self._announced = (False, NO_TERM)
         """The last argument of `on_role`: whether this node serves, and the term."""
         self._sampled_commit = 0
-        self._sample: Sample | None = None
+        self._sample: InSyncFacts | None = None
         self.log = partition.log
         self.consensus = RaftDriver(
             group=partition.group,
@@ -271,7 +271,7 @@ class PartitionReplica:
             and before == core.commit_index
             and required <= len(found) == len(config.voters)
         ):
-            self._sample = Sample(core.term, core.commit_index, config, partition.config)
+            self._sample = InSyncFacts(core.term, core.commit_index, config, partition.config)
         return found
 
     def is_still_in_sync(self) -> bool:
