@@ -36,7 +36,7 @@ from penstock_launcher import Penstock
 import penstock
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request, join
-from penstock.kafka.wire.messages import consumer_group_heartbeat as beating
+from penstock.kafka.wire.messages import consumer_group_heartbeat as heartbeats
 from penstock.kafka.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
 
@@ -97,8 +97,8 @@ class Member:
         self.owned: Owned = frozenset()
         self._is_confirmed = True
 
-    async def beat(self) -> None:
-        request = beating.ConsumerGroupHeartbeatRequest(
+    async def heartbeat(self) -> None:
+        request = heartbeats.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.epoch
         )
         if self.epoch == JOIN:
@@ -117,18 +117,18 @@ class Member:
             self._is_confirmed = False
 
     async def leave(self) -> None:
-        request = beating.ConsumerGroupHeartbeatRequest(
+        request = heartbeats.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=LEAVE
         )
         await self.connection.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
         self.epoch, self.owned, self._is_confirmed = JOIN, frozenset(), True
 
 
-def _topics(owned: Owned) -> list[beating.TopicPartitions]:
+def _topics(owned: Owned) -> list[heartbeats.TopicPartitions]:
     topics: dict[UUID, list[int]] = {}
     for topic_id, index in owned:
         topics.setdefault(topic_id, []).append(index)
-    return [beating.TopicPartitions(topic_id=each, partitions=rows) for each, rows in topics.items()]
+    return [heartbeats.TopicPartitions(topic_id=each, partitions=rows) for each, rows in topics.items()]
 
 
 class Group:
@@ -155,7 +155,7 @@ class Group:
     async def _report(self, member: Member) -> None:
         while True:
             # A cancelled request would leave its answer on the connection.
-            await asyncio.shield(member.beat())
+            await asyncio.shield(member.heartbeat())
             await asyncio.sleep(HEARTBEAT_S)
 
     def _is_settled(self, members: list[Member]) -> bool:
@@ -175,7 +175,7 @@ class Group:
         async def worker() -> None:
             while (now := time.perf_counter()) < end:
                 member = waiting.pop()
-                await member.beat()
+                await member.heartbeat()
                 took.append(time.perf_counter() - now)
                 waiting.insert(0, member)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.node.peers import PeerHello, TransportEvents
     from penstock.node.peers.encryption import PeerEncryption
     from penstock.node.status.status_log import StatusLog
-    from penstock.node.subscriptions import Subscriptions
+    from penstock.node.subscriptions import SubscriptionManager
     from penstock.web import WebPort
 
 log = logging.getLogger("penstock.service")
@@ -215,7 +215,7 @@ class Service:
                 key=key,
                 limits=limits,
                 silence_ms=settings.peer_silence_ms,
-                urgent_kinds={frame_kinds.BEAT},
+                urgent_kinds={frame_kinds.HEARTBEAT},
                 random=random,
                 encryption=encryption,
             )
@@ -317,11 +317,11 @@ class Service:
             self._on_growth(self.node.partitions.count)
 
 
-def _subscribers(node: Node) -> "Subscriptions":
+def _subscribers(node: Node) -> "SubscriptionManager":
     from penstock.kafka.handlers.leader_reader import LeaderReader
-    from penstock.node.subscriptions import Subscriptions
+    from penstock.node.subscriptions import SubscriptionManager
 
-    return Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
+    return SubscriptionManager(node, LeaderReader(InnerClient(node, BROKER)))
 
 
 def _import_web() -> None:

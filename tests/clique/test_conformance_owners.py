@@ -153,7 +153,7 @@ async def test_the_keys_of_a_worker_that_crashed_are_served_after_its_lease(worl
 
 @asynchronous
 async def test_no_handler_starts_after_the_lease_has_ended_and_the_worker_joins_again(world: World) -> None:
-    """The worker is alive, but none of its beats is answered for a while."""
+    """The worker is alive, but none of its heartbeats is answered for a while."""
     world.lease_ms = LEASE_MS
     released: list[bool] = []
     async with world:

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 LONG_LEASE_MS = 30_000
 """For tests that do not wait for the end of a lease: a busy machine must not end it."""
 LEASE_MS = 4_000
-"""For those that do. A worker must keep it on a busy machine: a beat may take a quarter of it."""
+"""For those that do. A worker must keep it on a busy machine: a heartbeat may take a quarter of it."""
 WAIT_S = 60.0
 """For things that happen within milliseconds; a busy machine may take longer."""
 TEST_S = 240.0
@@ -217,7 +217,7 @@ async def crash(clique: Clique) -> None:
 
 
 class CutOff:
-    """While the block runs, no beat of a worker is answered, and it hears of no table."""
+    """While the block runs, no heartbeat of a worker is answered, and it hears of no table."""
 
     def __init__(self, clique: Clique) -> None:
         assert clique._membership is not None
@@ -227,7 +227,7 @@ class CutOff:
         async def refuse(*_args: object) -> None:
             raise CliqueError("cut off by the test", retriable=True)
 
-        self._coordinator.beat = self._coordinator.newer_table = refuse
+        self._coordinator.heartbeat = self._coordinator.newer_table = refuse
 
     def __exit__(self, *exc: object) -> None:
-        del self._coordinator.beat, self._coordinator.newer_table
+        del self._coordinator.heartbeat, self._coordinator.newer_table

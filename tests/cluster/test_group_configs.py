@@ -6,7 +6,7 @@ from penstock.cluster import (
     INTERNAL_TOPICS,
     ClusterState,
     GroupConfigsChanged,
-    Snapshot,
+    MetadataSnapshot,
     decode_record,
     encode_record,
 )
@@ -124,7 +124,7 @@ def test_a_snapshot_contains_group_configs_and_replaces_existing_ones(state: Clu
 
 def test_a_snapshot_of_an_older_version_has_no_group_configs(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
-    state.apply(Snapshot(topics=[], node_configs=[], next_producer_id=0))
+    state.apply(MetadataSnapshot(topics=[], node_configs=[], next_producer_id=0))
     assert state.group_configs == {}
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.node.peers.handshake import MAGIC
-from penstock.swim import Endpoint, MemberMeta
+from penstock.swim import GossipEndpoint, MemberMeta
 from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, encode_message, pack
 from penstock.swim.seal import Seal
 from penstock.types import NodeId, Replica
@@ -104,7 +104,7 @@ def test_forged_gossip_changes_no_nodes_membership(cluster: Cluster) -> None:
 
 def forged_news(key: bytes | None) -> bytes:
     """A valid gossip packet, sealed with a key of the stranger's choice or with none."""
-    elsewhere = Endpoint("127.0.0.1", free_port())
+    elsewhere = GossipEndpoint("127.0.0.1", free_port())
     news = Alive(7, MemberMeta(node=1, folder_incarnation=7, cluster=elsewhere, kafka=elsewhere))
     sender = Replica(NodeId(1), 7)
     return Seal(key, SALT).close(Envelope("", sender, ANY_RECEIVER, 2**60, 1, pack([encode_message(news)])))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cluster import CLIQUES_TOPIC, offsets_partition
 from penstock.node.cliques.cliques import PARTITIONS
-from penstock.ring import SLOTS, BeatStatus
+from penstock.ring import SLOTS, HeartbeatStatus
 from tests.faults.clients import create_topic, leader_of
 from tests.faults.nodes import Cluster
 from tests.faults.queue_workers import open_http, restart
@@ -60,9 +60,9 @@ def clique_at(trio: Trio, unique: Unique, node_id: int) -> str:
 
 
 def is_confirmed(member: CliqueMember) -> bool:
-    """Whether a beat is answered; the coordinator may be in an election."""
+    """Whether a heartbeat is answered; the coordinator may be in an election."""
     answer = member.send()
-    return answer.status_code == 200 and answer.json()["status"] == BeatStatus.OK
+    return answer.status_code == 200 and answer.json()["status"] == HeartbeatStatus.OK
 
 
 def numbers(jobs: list[dict[str, Any]]) -> list[int]:
@@ -88,8 +88,8 @@ def test_one_owner_and_the_order_of_keys_outlive_the_leader_that_coordinates_too
         trio.cluster[leader].kill()
     epoch = one.epoch
     for member in (one, two):
-        eventually(lambda member=member: is_confirmed(member), "a beat that is answered")  # type: ignore[misc]
-        assert member.beat().epoch == epoch, "the next coordinator knows the members and the owners"
+        eventually(lambda member=member: is_confirmed(member), "a heartbeat that is answered")  # type: ignore[misc]
+        assert member.heartbeat().epoch == epoch, "the next coordinator knows the members and the owners"
     next_leader = leader_of(trio.cluster, stream, other_than=leader)
     with one.working(trio.urls[next_leader]) as first, two.working(trio.urls[next_leader]) as second:
         rest = first.jobs(4)
@@ -106,7 +106,7 @@ def test_a_coordinator_that_was_paused_and_wakes_up_gives_no_slot_away(trio: Tri
     one = trio.member(1, clique, "one", stream).join()
     trio.cluster[paused].pause()
     trio.coordinator_of(clique, other_than=paused)
-    eventually(lambda: is_confirmed(one), "a beat that is answered")
+    eventually(lambda: is_confirmed(one), "a heartbeat that is answered")
     two = trio.member(2, clique, "two", stream).join()
     settled(one, two)
     epoch = one.epoch

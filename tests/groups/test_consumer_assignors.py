@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.groups.consumer_assignors import ASSIGNORS, Target, range_, uniform
-from penstock.groups.consumer_values import NOTHING, Assignment, Subscriber
+from penstock.groups.consumer_values import NOTHING, Assignment, MemberSubscription
 
 ORDERS, REFUNDS, RETURNS = UUID(int=1), UUID(int=2), UUID(int=3)
 TOPICS = st.dictionaries(st.sampled_from((ORDERS, REFUNDS, RETURNS)), st.integers(1, 12), min_size=1)
@@ -20,10 +20,10 @@ READERS = st.dictionaries(
 
 def subscribers(
     readers: Mapping[str, frozenset[UUID]], current: Mapping[str, Assignment] | None = None
-) -> dict[str, Subscriber]:
+) -> dict[str, MemberSubscription]:
     before = current or {}
     return {
-        name: Subscriber(instance_id=None, topics=topics, current=before.get(name, NOTHING))
+        name: MemberSubscription(instance_id=None, topics=topics, current=before.get(name, NOTHING))
         for name, topics in readers.items()
     }
 

@@ -1,7 +1,7 @@
 """A message that was delivered too often, or rejected, is copied before it is done. Numbers: queue/partition.py."""
 
 from penstock.queue.states import State
-from penstock.queue.values import DeadLetter, DeadLetterReason
+from penstock.queue.values import DeadLetterRange, DeadLetterReason
 from tests.queue.partition_harness import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, PartitionHarness
 
 LIMIT, REJECTED = DeadLetterReason.DELIVERY_LIMIT, DeadLetterReason.REJECTED
@@ -13,7 +13,7 @@ def test_a_message_released_after_its_last_delivery_becomes_a_dead_letter() -> N
         assert harness.gets("ann") == [0]
         assert harness.queue.take_dead_letters() == []
         harness.says("ann", RELEASE, 0)
-    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT, "ann")]
+    assert harness.queue.take_dead_letters() == [DeadLetterRange(0, 0, 2, LIMIT, "ann")]
     assert harness.gets("ann") == [1]
 
 
@@ -30,7 +30,7 @@ def test_a_message_whose_consumers_crash_becomes_a_dead_letter_too() -> None:
     harness.queue.release_member(harness.now_ms, "ann")
     harness.gets("ben")
     harness.passes(1000)
-    assert harness.queue.take_dead_letters() == [DeadLetter(0, 0, 2, LIMIT, "ben")]
+    assert harness.queue.take_dead_letters() == [DeadLetterRange(0, 0, 2, LIMIT, "ben")]
 
 
 def test_without_a_limit_a_message_comes_back_for_ever() -> None:
@@ -47,7 +47,7 @@ def test_a_rejected_message_becomes_a_dead_letter_at_once_with_its_delivery_coun
     harness.gets("ann", 4)
     harness.says("ann", REJECT, 0, 3)
     letters = harness.queue.take_dead_letters()
-    assert letters == [DeadLetter(0, 1, 2, REJECTED, "ann"), DeadLetter(2, 3, 1, REJECTED, "ann")]
+    assert letters == [DeadLetterRange(0, 1, 2, REJECTED, "ann"), DeadLetterRange(2, 3, 1, REJECTED, "ann")]
     assert harness.queue.take_dead_letters() == []
 
 
@@ -80,7 +80,7 @@ def test_messages_deleted_by_retention_are_not_copied() -> None:
     harness.gets("ann", 6)
     harness.says("ann", REJECT, 0, 3)
     harness.queue.trimmed(harness.now_ms, 2)
-    assert harness.queue.take_dead_letters() == [DeadLetter(2, 3, 1, REJECTED, "ann")]
+    assert harness.queue.take_dead_letters() == [DeadLetterRange(2, 3, 1, REJECTED, "ann")]
 
 
 def test_a_rejection_survives_a_restart_and_is_copied_by_the_next_leader() -> None:
@@ -89,7 +89,7 @@ def test_a_rejection_survives_a_restart_and_is_copied_by_the_next_leader() -> No
     harness.says("ann", REJECT, 1, token="rejection")
     assert harness.saves() == ["rejection"]
     harness.crashes()
-    assert harness.queue.take_dead_letters() == [DeadLetter(1, 1, 1, REJECTED)]
+    assert harness.queue.take_dead_letters() == [DeadLetterRange(1, 1, 1, REJECTED)]
     harness.reads(3)
     assert harness.gets("ben", 9) == [0, 2]
     harness.queue.dead_letters_copied(1, 1)
@@ -117,7 +117,7 @@ def test_a_message_on_its_last_delivery_when_the_leader_died_becomes_a_dead_lett
     harness.says("ann", ACCEPT, 0)
     harness.saves()
     harness.crashes()
-    assert harness.queue.take_dead_letters() == [DeadLetter(1, 1, 1, LIMIT)]
+    assert harness.queue.take_dead_letters() == [DeadLetterRange(1, 1, 1, LIMIT)]
     harness.reads(2)
     assert harness.gets("ben", 9) == [2]
 

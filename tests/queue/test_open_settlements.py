@@ -5,7 +5,12 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.queue.open_settlements import MAX_HELD
 from penstock.queue.partition import QueuePartition
-from penstock.queue.settlements import SettledRange, Settlement, decode_settlement, encode_settlement
+from penstock.queue.settlements import (
+    SettledRange,
+    TransactionSettlement,
+    decode_settlement,
+    encode_settlement,
+)
 from penstock.queue.state_records import is_settlement, settlement_suffix
 from penstock.queue.values import AckKind, Acknowledgement
 from penstock.types import Term
@@ -296,7 +301,7 @@ def test_people_see_the_transaction_as_the_holder() -> None:
 
 
 def test_a_record_of_a_settlement_is_read_as_it_was_written() -> None:
-    made = Settlement(
+    made = TransactionSettlement(
         "ada",
         "bílling",
         (SettledRange(5, 9, AckKind.ACCEPT, 1), SettledRange(11, 11, AckKind.RELEASE, 255, delay_ms=0)),

@@ -30,7 +30,7 @@ from penstock.queue.states import (
 )
 from penstock.queue.stored_backlog import StoredBacklog
 from penstock.queue.stored_parts import sort_parts, state_end
-from penstock.queue.values import Acknowledgement, DeadLetter, ScanResult
+from penstock.queue.values import Acknowledgement, DeadLetterRange, ScanResult
 from penstock.types import Term
 from tests.queue import model as naive
 from tests.queue.model import FOR_EVER, Message, Model, Stored
@@ -88,7 +88,7 @@ class RandomQueue(RuleBasedStateMachine):
         self.under_way: tuple[int, set[int]] | None = None
         self.accepted: dict[int, set[int]] = {}
         """By token."""
-        self.letters: list[DeadLetter] = []
+        self.letters: list[DeadLetterRange] = []
         self.start_offset = start
         self.lanes = LaneTable(epoch=1, owners=["A", "A", "B", None], epochs=[1, 1, 1, 0], present={"A"})
         self.restart(0)

@@ -22,10 +22,10 @@ from penstock.raft import (
     GroupConfig,
     Install,
     Message,
+    RaftRefused,
+    RaftRoleChanged,
     RaftSettings,
-    Refused,
     Role,
-    RoleChanged,
     Truncate,
 )
 from penstock.types import Replica
@@ -34,7 +34,7 @@ from tests.raft.toy_log import Entry, ToyLog
 
 SETTINGS = RaftSettings(
     election_timeout_s=1.0,
-    beat_interval_s=0.1,
+    heartbeat_interval_s=0.1,
     resend_timeout_s=0.3,
     prefix_timeout_s=0.6,
     catch_up_timeout_s=4.0,
@@ -105,7 +105,7 @@ class FaultSchedule:
             self._pass_time: random.choice([0.5, 2.0]),
             self._flush: random.choice([2.0, 8.0]),
             self._save: random.choice([2.0, 8.0]),
-            self._beat: random.choice([3.0, 8.0, 20.0]),
+            self._heartbeat: random.choice([3.0, 8.0, 20.0]),
             self._propose: 4.0,
             self._crash: sometimes(0.15),
             self._start: 2.0,
@@ -194,26 +194,26 @@ class FaultSchedule:
             machine = self.random.choice(busy)
             machine.save(self._clock(machine))
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Some followers hear it, and some of the leader's answers come back, after a while."""
         leader = self._leader()
         if leader is not None:
-            self._beat_from(leader)
+            self._heartbeat_from(leader)
 
-    def _beat_from(self, leader: Machine) -> None:
-        sent_at, beat = self._clock(leader), leader.raft.beat()
+    def _heartbeat_from(self, leader: Machine) -> None:
+        sent_at, heartbeat = self._clock(leader), leader.raft.heartbeat()
         peers = [peer for peer in self._running() if peer is not leader and self._passes(leader.me, peer.me)]
         self.now += self.random.choice([0, 0.01, 0.1]) * self.pace
         for peer in peers:
             if self.random.random() < self.loss or peer.raft.config is None:
                 continue
             now = self._clock(peer)
-            peer.do(now, peer.raft.step_beat(now, leader.me, beat))
-            heard = peer.raft.heard(now, leader.me, beat.term, SETTINGS.lease_s)
+            peer.do(now, peer.raft.step_heartbeat(now, leader.me, heartbeat))
+            heard = peer.raft.heard(now, leader.me, heartbeat.term, SETTINGS.lease_s)
             if self.random.random() < self.loss or not self._passes(peer.me, leader.me):
                 continue
             if heard:
-                leader.raft.answered(sent_at, peer.me, beat.term)
+                leader.raft.answered(sent_at, peer.me, heartbeat.term)
             else:
                 leader.do(sent_at, leader.raft.refused(self._clock(leader), peer.me, peer.raft.term))
 
@@ -257,7 +257,7 @@ class FaultSchedule:
         for _ in range(self.random.choice([0, 12, 20])):
             if leader.raft.role is Role.LEADER:
                 self.now += 0.1
-                self._beat_from(leader)
+                self._heartbeat_from(leader)
         if other.core is not None:
             other.do(self._clock(other), other.raft.tick(self._clock(other)))
 
@@ -277,7 +277,8 @@ class FaultSchedule:
             self.now += self.random.choice([0, 0, 1.1])
 
     def _silence(self) -> None:
-        """No beats for longer than some election timeouts: one candidate, or several; others may hear the next beat."""
+        """No heartbeats for longer than some election timeouts: one candidate, or several; others may hear the next
+        heartbeat."""
         self.now += self.random.choice([1.1, 1.6])
         running = self._running()
         for machine in self.random.sample(running, self.random.randint(0, len(running))):
@@ -315,7 +316,7 @@ class FaultSchedule:
         now = self._clock(machine)
         try:
             effects = act(now)
-        except Refused:
+        except RaftRefused:
             return
         machine.do(now, effects)
 
@@ -330,7 +331,7 @@ class FaultSchedule:
     def _watch(self, machine: Machine, effect: Effect) -> None:
         """Called before an effect is carried out."""
         match effect:
-            case RoleChanged(Role.LEADER, term):
+            case RaftRoleChanged(Role.LEADER, term):
                 if self.leaders.setdefault(term, machine.me) != machine.me:
                     raise InvariantBroken(f"{self.leaders[term]} and {machine.me} lead in term {term}")
                 self._check_complete(machine)
@@ -446,18 +447,18 @@ class FaultSchedule:
                 machine = self.machines[to]
                 machine.do(self._clock(machine), machine.raft.step(self._clock(machine), sender, message))
         for leader in [m for m in self._running() if m.raft.role is Role.LEADER]:
-            self._quiet_beat(leader)
+            self._quiet_heartbeat(leader)
 
-    def _quiet_beat(self, leader: Machine) -> None:
-        sent_at, beat = self._clock(leader), leader.raft.beat()
+    def _quiet_heartbeat(self, leader: Machine) -> None:
+        sent_at, heartbeat = self._clock(leader), leader.raft.heartbeat()
         for progress in leader.raft.progress():
             peer = self.machines[progress.replica]
             if peer is leader or leader.raft.role is not Role.LEADER:
                 continue
             now = self._clock(peer)
-            peer.do(now, peer.raft.step_beat(now, leader.me, beat))
-            if peer.raft.heard(now, leader.me, beat.term, SETTINGS.lease_s):
-                leader.raft.answered(sent_at, peer.me, beat.term)
+            peer.do(now, peer.raft.step_heartbeat(now, leader.me, heartbeat))
+            if peer.raft.heard(now, leader.me, heartbeat.term, SETTINGS.lease_s):
+                leader.raft.answered(sent_at, peer.me, heartbeat.term)
             else:
                 leader.do(sent_at, leader.raft.refused(sent_at, peer.me, peer.raft.term))
 

@@ -16,15 +16,15 @@ from penstock.raft import (
     Install,
     InstallPrefix,
     Message,
-    Persist,
+    PersistHardState,
     Raft,
+    RaftRoleChanged,
     RaftSettings,
     RequestVote,
-    RoleChanged,
     Send,
     SendPrefix,
     StartAt,
-    Suspect,
+    SuspectEntries,
     TimeoutNow,
     Truncate,
     VoteReply,
@@ -33,7 +33,7 @@ from penstock.raft.messages import decode, encode
 from penstock.types import NodeId, Replica
 from tests.raft.toy_log import ToyLog
 
-SETTINGS = RaftSettings(election_timeout_s=1.0, beat_interval_s=0.1, resend_timeout_s=0.3)
+SETTINGS = RaftSettings(election_timeout_s=1.0, heartbeat_interval_s=0.1, resend_timeout_s=0.3)
 
 
 def replica(node: int, life: int = 1) -> Replica:
@@ -63,7 +63,7 @@ class Machine:
         self.watch = watch
         self.log = ToyLog()
         self.hard = HardState()
-        self.unsaved: list[Persist] = []
+        self.unsaved: list[PersistHardState] = []
         self.refuses = False
         """Every entry that it receives has a wrong checksum."""
         self.full = False
@@ -115,7 +115,7 @@ class Machine:
         match effect:
             case Send(to, message):
                 self.send(self.me, to, decode(encode(message)))
-            case Persist():
+            case PersistHardState():
                 self.unsaved.append(effect)
             case Truncate(end_index):
                 self.log.truncate(end_index)
@@ -166,7 +166,7 @@ def describe(effect: Effect) -> str:
     match effect:
         case Send(to, message):
             return f"-> {to} {describe_message(message)}"
-        case Persist(hard):
+        case PersistHardState(hard):
             vote = f", votes for {hard.voted_for}" if hard.voted_for else ""
             return f"saves term {hard.term}{vote}"
         case Truncate(end_index):
@@ -177,7 +177,7 @@ def describe(effect: Effect) -> str:
             return "begins its term" if kind is ControlKind.TERM_START else "writes a configuration"
         case Committed(index, enough_index):
             return f"commits {index}" + (f", enough have {enough_index}" if enough_index != index else "")
-        case RoleChanged(role, term, leader):
+        case RaftRoleChanged(role, term, leader):
             of = f" of {leader}" if leader and role.value == "follower" else ""
             return f"is {role.value}{of} in term {term}"
         case SendPrefix(to):
@@ -186,7 +186,7 @@ def describe(effect: Effect) -> str:
             return f"restarts its log at {message.first_index}"
         case StartAt(offset):
             return f"starts at offset {offset}"
-        case Suspect(index, peer):
+        case SuspectEntries(index, peer):
             return f"suspects what it sent {peer} from {index} on"
         case ConfigChanged(config):
             return f"has {describe_config(config)}"

@@ -11,7 +11,7 @@ the replicas, in order. `play` runs the commands and compares the whole text.
     deliver A B        the oldest message from A to B arrives;  `deliver` alone: all, and those that they cause
     drop A B, repeat A B, swap A B     the oldest message from A to B is lost, comes twice, is overtaken by the next
     settle             save, flush and deliver until nothing is left
-    beat A             A's beat reaches every replica that is not cut off, and so do the answers; a change goes on
+    heartbeat A        A's heartbeat reaches every replica that is not cut off, and so do the answers; a change goes on
     refuse N, accept N N finds the entries that it receives damaged, or intact again
     full N, free N     N's disk takes no entries, or takes them again
     cut N, join N      N is cut off from all others, and back again
@@ -27,12 +27,13 @@ the replicas, in order. `play` runs the commands and compares the whole text.
 from collections.abc import Callable
 from textwrap import dedent
 
-from penstock.raft import GroupConfig, Message, RaftSettings, Refused, Role
+from penstock.raft import GroupConfig, Message, RaftRefused, RaftSettings, Role
 from penstock.types import Replica
 from tests.raft.machine import SETTINGS, Machine, describe_message, replica
 
-BEAT_S = 0.001
-"""The clock moves by this much before each beat: a beat that was sent before something differs from a later one."""
+HEARTBEAT_S = 0.001
+"""The clock moves by this much before each heartbeat: a heartbeat that was sent before something differs from a later
+one."""
 
 
 class ScriptedGroup:
@@ -163,16 +164,16 @@ class ScriptedGroup:
             if not busy and not dirty and not any(self.wires.values()):
                 return
 
-    def _do_beat(self, node: str) -> None:
+    def _do_heartbeat(self, node: str) -> None:
         leader = self.machines[int(node)]
-        beat = leader.raft.beat()
-        self.now += BEAT_S
+        heartbeat = leader.raft.heartbeat()
+        self.now += HEARTBEAT_S
         for peer in self.machines.values():
             if peer is leader or peer.core is None or peer.me in self.cut or leader.me in self.cut:
                 continue
-            peer.do(self.now, peer.raft.step_beat(self.now, leader.me, beat))
-            if peer.raft.heard(self.now, leader.me, beat.term, leader.settings.lease_s):
-                leader.raft.answered(self.now, peer.me, beat.term)
+            peer.do(self.now, peer.raft.step_heartbeat(self.now, leader.me, heartbeat))
+            if peer.raft.heard(self.now, leader.me, heartbeat.term, leader.settings.lease_s):
+                leader.raft.answered(self.now, peer.me, heartbeat.term)
             else:
                 leader.do(self.now, leader.raft.refused(self.now, peer.me, peer.raft.term))
         if leader.raft.changing and leader.raft.next_deadline <= self.now:
@@ -225,7 +226,7 @@ class ScriptedGroup:
         machine = self.machines[int(node)]
         try:
             machine.do(self.now, act(machine))
-        except Refused as refused:
+        except RaftRefused as refused:
             self._note(f"refused: {refused}")
 
     def _do_delete(self, node: str, index: str) -> None:

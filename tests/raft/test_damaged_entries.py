@@ -44,7 +44,7 @@ def test_a_peer_that_keeps_refusing_is_tried_with_growing_delays() -> None:
     scripted.play(">> elect 1\n>> refuse 2\n>> propose 1 1")
     tries = []
     while len(tries) < 12:
-        scripted.play(">> settle\n>> beat 1")
+        scripted.play(">> settle\n>> heartbeat 1")
         peer = scripted.machines[1].raft.part.replication.peers[replica(2)]  # type: ignore[union-attr]
         if not tries or peer.damage_pause_until != tries[-1]:
             tries.append(peer.damage_pause_until)
@@ -62,14 +62,14 @@ def test_other_followers_progress_while_one_is_paused() -> None:
         > propose 1 1
         1 -> 3 append 2@0..3 in 0, commit 2
         >> settle
-        > beat 1
+        > heartbeat 1
         3 commits 3
     """)
 
 
 def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_stays() -> None:
     scripted = ScriptedGroup(3)
-    scripted.play(">> elect 1\n>> cut 2\n>> propose 1 1 1\n>> settle\n>> beat 1\n>> join 2")
+    scripted.play(">> elect 1\n>> cut 2\n>> propose 1 1 1\n>> settle\n>> heartbeat 1\n>> join 2")
     log = scripted.machines[1].log
     read = log.read_entries
 
@@ -79,7 +79,7 @@ def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_stays() -> None:
         return read(index, max_bytes)
 
     log.read_entries = fail  # type: ignore[method-assign]
-    scripted.play(">> beat 1")
+    scripted.play(">> heartbeat 1")
     scripted.play("""
         > wait 0.4
         1 -> 2 append 1@0 in 0, commit 3

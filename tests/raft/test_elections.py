@@ -1,6 +1,6 @@
 """How a group elects a leader, and keeps it. Numbers in brackets are the invariants of raft/core.py."""
 
-from penstock.raft import Beat, HardState, RequestVote, Role, Send, VoteReply
+from penstock.raft import HardState, Heartbeat, RequestVote, Role, Send, VoteReply
 from tests.raft.machine import replica
 from tests.raft.scripted_group import ScriptedGroup
 
@@ -125,22 +125,22 @@ def test_a_shorter_log_gets_no_vote() -> None:
 
 
 def test_a_replica_that_was_cut_off_returns_without_an_election() -> None:
-    """[4, 5] Its pre-votes are denied, its term does not grow, and the next beat ends its candidacy."""
+    """[4, 5] Its pre-votes are denied, its term does not grow, and the next heartbeat ends its candidacy."""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
         >> cut 3
         > wait 0.7
-        >> beat 1
+        >> heartbeat 1
         > wait 0.5
-        >> beat 1
+        >> heartbeat 1
         >> join 3
         > wait 0.2
         3 is pre-candidate in term 0
         3 -> 1 asks for a pre-vote in 1, log 1@0
         3 -> 2 asks for a pre-vote in 1, log 1@0
         > deliver
-        > beat 1
+        > heartbeat 1
         3 is follower of 1 in term 0
         3 -> 1 has flushed 0 of 0 in 0
         > state
@@ -155,7 +155,7 @@ def test_a_follower_with_a_live_leader_denies_votes() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
     """)
     one, two, three = (scripted.machines[node] for node in (1, 2, 3))
     request = RequestVote(one.raft.term + 1, 9, one.raft.term, pre=False)
@@ -178,12 +178,12 @@ def test_a_follower_honours_the_lease_that_its_leader_names() -> None:
     assert two.raft.step(scripted.now + 4.1, three.me, request) != []
 
 
-def test_a_follower_without_a_beat_honours_its_own_election_timeout() -> None:
+def test_a_follower_without_a_heartbeat_honours_its_own_election_timeout() -> None:
     """[5] A new leader's lease begins with its term, and its first entry does not name the time."""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> crash 1
         >> wait 0.6
         >> tick 2
@@ -197,11 +197,11 @@ def test_a_follower_without_a_beat_honours_its_own_election_timeout() -> None:
 
 
 def test_a_replica_that_has_just_started_denies_votes() -> None:
-    """[5] It may have answered a leader's beat a moment before it died."""
+    """[5] It may have answered a leader's heartbeat a moment before it died."""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> crash 2
         >> start 2
         > cut 1
@@ -217,7 +217,7 @@ def test_a_follower_that_lost_its_leader_connection_campaigns_when_the_lease_end
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> crash 1
     """)
     two = scripted.machines[2].raft
@@ -235,7 +235,7 @@ def test_a_lease_longer_than_the_followers_own_timeout_binds_its_own_vote() -> N
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
     """)
     two, leader = scripted.machines[2].raft, scripted.machines[1].raft.me
     for _ in range(2):
@@ -246,16 +246,16 @@ def test_a_lease_longer_than_the_followers_own_timeout_binds_its_own_vote() -> N
     assert two.next_deadline < scripted.now + 10.0
 
 
-def test_a_beat_stops_the_campaign_of_a_follower_that_lost_the_connection() -> None:
+def test_a_heartbeat_stops_the_campaign_of_a_follower_that_lost_the_connection() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
     """)
     two = scripted.machines[2].raft
     two.leader_lost(scripted.now)
     stood = two.next_deadline
-    scripted.play(">> beat 1")
+    scripted.play(">> heartbeat 1")
     assert two.next_deadline > stood
 
 
@@ -272,7 +272,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> cut 1
         > wait 0.9
         > wait 0.2
@@ -284,7 +284,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     """)
 
 
-def test_a_leader_serves_from_a_beat_on_for_less_than_the_lease_time() -> None:
+def test_a_leader_serves_from_a_heartbeat_on_for_less_than_the_lease_time() -> None:
     """[5, 17]"""
     scripted = ScriptedGroup(3)
     scripted.play("""
@@ -294,7 +294,7 @@ def test_a_leader_serves_from_a_beat_on_for_less_than_the_lease_time() -> None:
     leader = scripted.machines[1].raft
     assert not leader.may_serve(scripted.now)
     scripted.play("""
-        >> beat 1
+        >> heartbeat 1
     """)
     assert leader.may_serve(scripted.now + 0.44)
     assert not leader.may_serve(scripted.now + 0.46)
@@ -334,8 +334,8 @@ def test_a_leader_that_is_not_confirmed_does_not_serve() -> None:
     assert leader.may_serve(scripted.now)
 
 
-def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
-    """[5] The lease runs from when the beat was sent: the follower's election timeout began no earlier."""
+def test_an_answer_to_an_old_heartbeat_is_an_old_lease() -> None:
+    """[5] The lease runs from when the heartbeat was sent: the follower's election timeout began no earlier."""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
@@ -350,14 +350,14 @@ def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
     assert leader.may_serve(scripted.now)
 
 
-def test_a_beat_is_not_answered_before_its_term_is_durable() -> None:
+def test_a_heartbeat_is_not_answered_before_its_term_is_durable() -> None:
     """[1, 5] A replica that lost the term in a crash would not keep silent after it."""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
     """)
     two, three = scripted.machines[2], scripted.machines[3]
-    three.do(scripted.now, three.raft.step_beat(scripted.now, two.me, Beat(7, 0, 0)))
+    three.do(scripted.now, three.raft.step_heartbeat(scripted.now, two.me, Heartbeat(7, 0, 0)))
     assert not three.raft.heard(scripted.now, two.me, 7, 0.5)
     three.save(scripted.now)
     assert three.raft.heard(scripted.now, two.me, 7, 0.5)
@@ -481,7 +481,7 @@ def test_a_term_that_only_the_log_contains_is_kept() -> None:
         > wait 0.5
         2 -> 1 append 1@0..2 in 1, commit 0
         2 -> 3 append 1@0..2 in 1, commit 0
-        > beat 2
+        > heartbeat 2
         3 is follower of 2 in term 1
         3 saves term 1
         > save 3

@@ -15,15 +15,15 @@ def config_of(scripted: ScriptedGroup, node: int) -> GroupConfig | None:
 
 
 def test_a_change_to_a_voter_whose_disk_has_just_died_does_not_cost_the_group() -> None:
-    """1 answered a beat a moment before its disk died. Without the rule, 2 writes "voters 1, outgoing 1 2 3". Then 3
-    cannot win against 2's longer log, 2 cannot win without 1, and the group has no leader for ever."""
+    """1 answered a heartbeat a moment before its disk died. Without the rule, 2 writes "voters 1, outgoing 1 2 3". Then
+    3 cannot win against 2's longer log, 2 cannot win without 1, and the group has no leader for ever."""
     scripted = ScriptedGroup(3, settings=PATIENT)
     scripted.play("""
         >> elect 2
-        >> beat 2
+        >> heartbeat 2
         >> crash 1
         > change 2 1
-        > beat 2
+        > heartbeat 2
         > propose 2 1
         2 -> 1 append 1@0..2 in 0, commit 1
         2 -> 3 append 1@0..2 in 0, commit 1
@@ -31,7 +31,7 @@ def test_a_change_to_a_voter_whose_disk_has_just_died_does_not_cost_the_group() 
         3 writes 61 bytes
         3 -> 2 has flushed 2 of 2 in 0
         2 commits 2
-        >> beat 2
+        >> heartbeat 2
         >> crash 2
         >> start 2
         >> elect 3
@@ -40,7 +40,7 @@ def test_a_change_to_a_voter_whose_disk_has_just_died_does_not_cost_the_group() 
         2 follower in 1, log 0..3@1 flushed 3, commit 2
         3 leader in 1, log 0..3@1 flushed 3, commit 3
         > change 3 3 2
-        >> beat 3
+        >> heartbeat 3
         >> settle
     """)
     assert config_of(scripted, 3) == GroupConfig((replica(3), replica(2)))
@@ -52,17 +52,17 @@ def test_a_change_that_no_answer_allows_is_given_up_and_may_be_abandoned() -> No
         >> elect 2
         >> crash 1
         > change 2 1 2
-        >> beat 2
+        >> heartbeat 2
         > change 2 2 3
         refused: the group's members are being changed
         > abandon 2
         > change 2 1
         >> wait 0.9
-        >> beat 2
+        >> heartbeat 2
         >> wait 0.9
-        >> beat 2
+        >> heartbeat 2
         >> wait 0.9
-        >> beat 2
+        >> heartbeat 2
     """)
     assert not scripted.machines[2].raft.changing
     assert config_of(scripted, 2) == GroupConfig((replica(1), replica(2), replica(3)))
@@ -76,10 +76,10 @@ def test_a_learner_that_had_caught_up_before_its_disk_died_gets_no_vote() -> Non
         >> elect 1
         >> change 1 1 2 3 / 4
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> crash 4
         > change 1 1 2 3 4
-        > beat 1
+        > heartbeat 1
         > abandon 1
     """)
     config = GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
@@ -95,7 +95,7 @@ def test_a_majority_of_the_voters_to_come_suffices_beside_the_newcomers() -> Non
         >> crash 5
         >> change 1 1 2 3 4 6
         >> settle
-        > beat 1
+        > heartbeat 1
         2 commits 2
         3 commits 2
         1 writes a configuration
@@ -117,20 +117,20 @@ def test_an_answer_of_long_ago_does_not_count() -> None:
         >> elect 1
         >> change 1 1 / 2 3
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> cut 3
         > change 1 2 3
-        > beat 1
+        > heartbeat 1
         >> crash 2
         >> wait 1.1
         >> join 3
-        > beat 1
+        > heartbeat 1
         > settle
     """)
     assert config_of(scripted, 1) == GroupConfig((replica(1),), (), (replica(2), replica(3)))
     scripted.play("""
         >> start 2
-        > beat 1
+        > heartbeat 1
         2 is follower of 1 in term 0
         2 -> 1 has flushed 0 of 0 in 0
         1 writes a configuration
@@ -140,20 +140,20 @@ def test_an_answer_of_long_ago_does_not_count() -> None:
     """)
 
 
-def test_the_next_leader_asks_for_answers_to_its_own_beats() -> None:
+def test_the_next_leader_asks_for_answers_to_its_own_heartbeats() -> None:
     """The learners' entry is committed and 4 has answered; then 1 loses the lead and 4 its disk."""
     scripted = ScriptedGroup(3, others=1)
     scripted.play("""
         >> elect 1
         >> change 1 1 2 3 / 4
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> crash 1
         >> crash 4
         >> wait 1.0
         >> elect 2
         >> change 2 4 2 3
-        > beat 2
+        > heartbeat 2
         3 commits 3
         > settle
     """)
@@ -189,7 +189,7 @@ def test_a_write_that_one_voter_committed_is_not_acknowledged_because_there_are_
         >> propose 1 1
         > flush 1
         1 commits 3, enough have 0
-        > beat 1
+        > heartbeat 1
         1 writes a configuration
         1 has voters 1 2 3, outgoing 1
         1 -> 2 append 3@0..4 in 0, commit 3

@@ -28,7 +28,7 @@ def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirme
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> cut 1
         >> propose 1 1 1 1 1 1
         >> flush 1
@@ -38,7 +38,7 @@ def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirme
         >> propose 2 3 3
         >> settle
         >> join 1
-        > beat 2
+        > heartbeat 2
         1 saves term 1
         1 is follower of 2 in term 1
         3 commits 8
@@ -59,12 +59,12 @@ def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirme
     """)
 
 
-def test_ra_508_a_beats_commit_does_not_cover_a_suffix_that_was_never_compared() -> None:
+def test_ra_508_a_heartbeats_commit_does_not_cover_a_suffix_that_was_never_compared() -> None:
     """[12]"""
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> cut 1
         >> propose 1 1 1
         >> flush 1
@@ -74,11 +74,11 @@ def test_ra_508_a_beats_commit_does_not_cover_a_suffix_that_was_never_compared()
         >> propose 2 5
         >> settle
         >> join 1
-        > beat 2
+        > heartbeat 2
         1 saves term 1
         1 is follower of 2 in term 1
         3 commits 7
-        > beat 2
+        > heartbeat 2
         > state
         1 follower in 1, log 0..3@0 flushed 3, commit 1
         2 leader in 1, log 0..7@1 flushed 7, commit 7
@@ -111,10 +111,10 @@ def test_kafka_9491_a_replica_that_installs_a_prefix_has_its_watermark_there() -
         >> cut 3
         >> propose 1 5
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> delete 1 6
         >> join 3
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.4
         >> settle
         > state
@@ -148,10 +148,10 @@ def test_kip_279_two_failovers_in_a_row_do_not_make_logs_differ() -> None:
         >> propose 3 1
         >> settle
         >> start 2
-        >> beat 3
+        >> heartbeat 3
         >> wait 0.5
         >> settle
-        >> beat 3
+        >> heartbeat 3
         > state
         1 follower in 2, log 0..4@2 flushed 4, commit 4
         2 follower in 2, log 0..4@2 flushed 4, commit 4
@@ -166,7 +166,7 @@ def test_raft_figure_8_a_majority_alone_does_not_commit_an_entry_of_an_earlier_t
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> propose 1 1
         >> drop 1 2
         >> drop 1 3
@@ -201,7 +201,7 @@ def test_redpanda_3114_a_flush_from_before_a_truncation_does_not_cover_later_ent
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> cut 1
         >> propose 1 2 2
         >> flush 1
@@ -211,7 +211,7 @@ def test_redpanda_3114_a_flush_from_before_a_truncation_does_not_cover_later_ent
         >> propose 2 3
         >> settle
         >> join 1
-        >> beat 2
+        >> heartbeat 2
         >> save 1
         >> wait 0.5
         > deliver
@@ -232,7 +232,7 @@ def test_redpanda_11360_a_deposed_leader_does_not_commit_by_late_answers() -> No
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> propose 1 1
         >> deliver
         >> flush 1
@@ -284,7 +284,7 @@ def test_etcd_15247_a_slow_flush_does_not_hide_the_loss_of_the_majority() -> Non
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         >> propose 1 1
         >> cut 1
         > wait 1.1

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import GroupConfig, Refusal, Refused, Role
+from penstock.raft import GroupConfig, RaftRefusal, RaftRefused, Role
 from tests.raft.machine import SETTINGS, replica
 from tests.raft.scripted_group import ScriptedGroup
 
@@ -56,7 +56,7 @@ def test_one_node_becomes_a_group_of_three() -> None:
         3 commits 5
         3 -> 1 has flushed 5 of 5 in 1
         > deliver
-        > beat 1
+        > heartbeat 1
         1 writes a configuration
         1 has voters 1 2 3, outgoing 1
         1 -> 2 append 5@1..6 in 1, commit 5
@@ -85,7 +85,7 @@ def test_one_node_becomes_a_group_of_three() -> None:
         2 -> 1 has flushed 7 of 7 in 1
         3 -> 1 has flushed 7 of 7 in 1
         1 commits 7
-        > beat 1
+        > heartbeat 1
         2 commits 7
         3 commits 7
         > state
@@ -129,15 +129,15 @@ def test_a_newcomer_that_never_answers_does_not_delay_commits() -> None:
         2 -> 1 has flushed 3 of 3 in 0
         3 -> 1 has flushed 3 of 3 in 0
         1 commits 3
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         > change 1 1 2 3
         refused: the group's members are being changed
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         > change 1 1 2 3
         1 writes a configuration
         1 has voters 1 2 3
@@ -170,12 +170,12 @@ def test_a_newcomer_that_never_answers_is_given_up_while_the_voters_take_writes(
             >> propose 1 1
             >> settle
             >> wait 0.5
-            >> beat 1
+            >> heartbeat 1
         """)
     assert not scripted.machines[1].raft.changing
     scripted.play("""
         >> change 1 1 2
-        > beat 1
+        > heartbeat 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 6@0..7 in 0, commit 6
@@ -191,9 +191,9 @@ def test_a_change_waits_for_its_entry_in_the_log_without_a_busy_timer() -> None:
         >> elect 1
         >> change 1 1 2 4
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
     """)
     leader = scripted.machines[1]
     scripted.now += 0.3
@@ -225,7 +225,7 @@ def test_a_newcomer_that_makes_progress_is_never_given_up() -> None:
             >> flush 3
             >> flush 4
             >> wait 0.5
-            >> beat 1
+            >> heartbeat 1
         """)
     leader = scripted.machines[1].raft
     assert leader.catching_up_for == GroupConfig((replica(1), replica(2), replica(4)))
@@ -249,7 +249,7 @@ def test_abandoning_a_change_that_waits_for_newcomers_ends_it_at_once() -> None:
     assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
     scripted.play("""
         > change 1 1 2
-        > beat 1
+        > heartbeat 1
         2 commits 2
         3 commits 2
         1 writes a configuration
@@ -297,7 +297,7 @@ def test_a_joint_configuration_is_not_abandoned() -> None:
         >> flush 2
         >> flush 4
         >> deliver
-        >> beat 1
+        >> heartbeat 1
         >> deliver
         > abandon 1
         refused: the group's members are being changed
@@ -318,7 +318,7 @@ def test_the_new_configuration_is_not_abandoned_before_it_is_committed() -> None
     scripted.play("""
         >> elect 1
         >> change 1 1 2
-        >> beat 1
+        >> heartbeat 1
         >> flush 1
         >> deliver
         >> flush 2
@@ -356,7 +356,7 @@ def test_a_change_is_refused_before_the_leader_has_committed_in_its_term() -> No
         3 -> 1 has flushed 1 of 1 in 0
         1 commits 1
         > change 1 1 2
-        > beat 1
+        > heartbeat 1
         2 commits 1
         3 commits 1
         4 saves term 0
@@ -375,9 +375,9 @@ def test_a_truncated_configuration_is_no_longer_in_force() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         > change 1 1 2
-        > beat 1
+        > heartbeat 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -388,7 +388,7 @@ def test_a_truncated_configuration_is_no_longer_in_force() -> None:
         >> tick 2
         >> settle
         >> join 1
-        >> beat 2
+        >> heartbeat 2
         >> save 1
         > wait 0.5
         2 -> 1 append 1@0..2 in 1, commit 2
@@ -421,7 +421,7 @@ def test_a_joint_configuration_needs_both_halves() -> None:
         >> flush 5
         > deliver
         1 commits 2
-        > beat 1
+        > heartbeat 1
         2 commits 2
         3 commits 2
         4 commits 2
@@ -477,7 +477,7 @@ def test_the_next_leader_finishes_a_joint_change() -> None:
         >> flush 2
         >> flush 4
         >> deliver
-        >> beat 1
+        >> heartbeat 1
         >> deliver
         >> flush 2
         >> flush 3
@@ -542,7 +542,7 @@ def test_a_leader_that_was_removed_steps_down_and_hands_over() -> None:
     scripted.play("""
         >> elect 1
         > change 1 2 3
-        > beat 1
+        > heartbeat 1
         2 commits 1
         3 commits 1
         1 writes a configuration
@@ -605,7 +605,7 @@ def test_removed_replicas_do_not_cause_elections() -> None:
         >> elect 1
         >> cut 3
         > change 1 1 2
-        > beat 1
+        > heartbeat 1
         2 commits 1
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
@@ -613,9 +613,9 @@ def test_removed_replicas_do_not_cause_elections() -> None:
         1 -> 3 append 1@0..2 in 0, commit 1
         >> settle
         >> wait 0.6
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.4
-        >> beat 1
+        >> heartbeat 1
         >> join 3
         > wait 0.4
         3 is pre-candidate in term 0
@@ -642,7 +642,7 @@ def test_a_removed_replica_may_still_be_needed_to_elect_a_leader() -> None:
         >> deliver
         >> flush 2
         >> deliver
-        >> beat 1
+        >> heartbeat 1
         >> deliver
         >> flush 2
         >> deliver
@@ -711,7 +711,7 @@ def test_observers_get_everything_and_decide_nothing() -> None:
         1 -> 3 append 1@0..2 in 0, commit 1
         1 -> 4 append 1@0..2 in 0, commit 1
         >> settle
-        >> beat 1
+        >> heartbeat 1
         > propose 1 1
         1 -> 2 append 2@0..3 in 0, commit 2
         1 -> 3 append 2@0..3 in 0, commit 2
@@ -763,7 +763,7 @@ def test_a_node_that_lost_its_folder_is_another_replica() -> None:
         1 -> 3 append 3@0..4 in 0, commit 2
         1 -> 3 append 3@0..4 in 0, commit 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> settle
         >> settle
         > state
@@ -787,9 +787,9 @@ def test_limits_of_a_configuration() -> None:
         with pytest.raises(ProtocolViolation):
             leader.change_config(scripted.now, voters, learners)
     assert not leader.changing
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RaftRefused) as refused:
         scripted.machines[2].raft.change_config(scripted.now, (replica(1),))
-    assert refused.value.reason is Refusal.NOT_LEADER
+    assert refused.value.reason is RaftRefusal.NOT_LEADER
 
 
 def test_leadership_is_transferred_in_one_round_trip() -> None:
@@ -797,13 +797,13 @@ def test_leadership_is_transferred_in_one_round_trip() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
-        >> beat 1
+        >> heartbeat 1
         > transfer 1 3
         1 -> 3 take over from 0
     """)
     leader = scripted.machines[1].raft
     assert not leader.may_serve(scripted.now)
-    assert leader.may_propose() is Refusal.TRANSFERRING
+    assert leader.may_propose() is RaftRefusal.TRANSFERRING
     scripted.play("""
         > settle
         3 is candidate in term 1
@@ -866,7 +866,7 @@ def test_a_transfer_that_makes_no_progress_is_given_up() -> None:
         >> settle
         > transfer 1 3
         >> wait 0.6
-        >> beat 1
+        >> heartbeat 1
         > wait 0.4
         1 -> 3 append 1@0 in 0, commit 2
         > propose 1 1
@@ -882,7 +882,7 @@ def test_a_failed_handover_after_the_timeout_message_costs_a_term() -> None:
         >> transfer 1 3
         >> crash 3
         >> wait 0.6
-        >> beat 1
+        >> heartbeat 1
         > wait 0.4
         1 is candidate in term 1
         1 saves term 1, votes for 1
@@ -920,17 +920,17 @@ def test_a_late_newcomer_to_an_idle_group_votes_as_soon_as_it_has_everything() -
         >> cut 4
         >> change 1 1 2 3 4
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.9
-        >> beat 1
+        >> heartbeat 1
         >> join 4
-        >> beat 1
+        >> heartbeat 1
         >> settle
         >> wait 0.4
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> settle
     """)
     config = scripted.machines[1].raft.config
@@ -946,7 +946,7 @@ def test_a_late_newcomer_to_an_idle_group_votes_as_soon_as_it_has_everything() -
 def test_a_configuration_that_a_follower_could_not_write_does_not_hold(fault: str) -> None:
     """[14] It would decide, and as a leader change the members, by an entry that is not in its log."""
     scripted = ScriptedGroup(3)
-    scripted.play(f">> elect 1\n>> beat 1\n>> {fault} 2\n>> change 1 1 3\n>> beat 1\n>> settle")
+    scripted.play(f">> elect 1\n>> heartbeat 1\n>> {fault} 2\n>> change 1 1 3\n>> heartbeat 1\n>> settle")
     assert scripted.machines[3].raft.config == GroupConfig((replica(1), replica(3)))
     assert scripted.machines[2].raft.config == GroupConfig((replica(1), replica(2), replica(3)))
     assert scripted.machines[2].raft.configs.newest_index <= scripted.machines[2].log.end_index
@@ -954,8 +954,10 @@ def test_a_configuration_that_a_follower_could_not_write_does_not_hold(fault: st
 
 def test_a_configuration_that_a_leader_could_not_write_does_not_hold_and_it_steps_down() -> None:
     scripted = ScriptedGroup(3)
-    scripted.play(">> elect 1\n>> beat 1\n>> full 1\n>> change 1 1 3\n>> beat 1\n>> settle")
+    scripted.play(">> elect 1\n>> heartbeat 1\n>> full 1\n>> change 1 1 3\n>> heartbeat 1\n>> settle")
     assert scripted.machines[1].raft.role is Role.FOLLOWER
     assert scripted.machines[1].raft.config == GroupConfig((replica(1), replica(2), replica(3)))
-    scripted.play(">> free 1\n>> elect 2\n>> change 2 1 2\n>> beat 2\n>> settle\n>> beat 2\n>> settle")
+    scripted.play(
+        ">> free 1\n>> elect 2\n>> change 2 1 2\n>> heartbeat 2\n>> settle\n>> heartbeat 2\n>> settle"
+    )
     assert scripted.machines[1].raft.config == GroupConfig((replica(1), replica(2)))

@@ -175,7 +175,7 @@ def test_a_joint_quorum_is_one_of_each_half() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("election_timeout_s", 0), ("max_append_bytes", -1), ("clock_drift", 1), ("beat_interval_s", 0.8)],
+    [("election_timeout_s", 0), ("max_append_bytes", -1), ("clock_drift", 1), ("heartbeat_interval_s", 0.8)],
 )
 def test_settings_that_cannot_work_are_named(field: str, value: float) -> None:
     RaftSettings().validate()
@@ -184,11 +184,11 @@ def test_settings_that_cannot_work_are_named(field: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("election_timeout_s", "beat_interval_s", "lease_s"),
+    ("election_timeout_s", "heartbeat_interval_s", "lease_s"),
     [(1.5, 0.15, 0.75), (0.5, 0.1, 0.3), (0.4, 0.2, 0.4), (500.0, 0.15, 60.0)],
 )
-def test_a_lease_is_half_an_election_timeout_but_at_least_three_beats_and_at_most_a_minute(
-    election_timeout_s: float, beat_interval_s: float, lease_s: float
+def test_a_lease_is_half_an_election_timeout_but_at_least_three_heartbeats_and_at_most_a_minute(
+    election_timeout_s: float, heartbeat_interval_s: float, lease_s: float
 ) -> None:
-    settings = RaftSettings(election_timeout_s=election_timeout_s, beat_interval_s=beat_interval_s)
+    settings = RaftSettings(election_timeout_s=election_timeout_s, heartbeat_interval_s=heartbeat_interval_s)
     assert settings.lease_s == pytest.approx(lease_s)

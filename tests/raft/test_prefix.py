@@ -12,10 +12,10 @@ def test_a_replica_that_needs_deleted_entries_installs_the_prefix() -> None:
         >> cut 3
         >> propose 1 2 3
         >> settle
-        >> beat 1
+        >> heartbeat 1
         > delete 1 3
         >> join 3
-        >> beat 1
+        >> heartbeat 1
         > wait 0.4
         1 -> 3 append 6@0 in 0, commit 6
         > deliver
@@ -46,11 +46,11 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         >> elect 1
         >> change 1 1 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> settle
         >> propose 1 1 1
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> delete 1 9
         > change 1 1 2 3
         1 writes a configuration
@@ -74,7 +74,7 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         2 -> 1 has flushed 7 of 7 in 0
         3 -> 1 has flushed 7 of 7 in 0
         1 commits 7
-        > beat 1
+        > heartbeat 1
         2 commits 7
         3 commits 7
         1 writes a configuration
@@ -132,10 +132,10 @@ def test_a_lost_prefix_is_sent_again() -> None:
         >> cut 3
         >> propose 1 2 3
         >> settle
-        >> beat 1
+        >> heartbeat 1
         > delete 1 3
         >> join 3
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.4
         >> deliver 1 3
         >> deliver 3 1
@@ -143,7 +143,7 @@ def test_a_lost_prefix_is_sent_again() -> None:
         lost: 1 -> 3 prefix up to 3@0 in 0
     """)
     for _ in range(20):
-        scripted.play(">> wait 0.5\n>> beat 1")
+        scripted.play(">> wait 0.5\n>> heartbeat 1")
     scripted.play("""
         > deliver
         3 restarts its log at 3

@@ -12,7 +12,7 @@ def test_the_last_of_three_continues_with_all_that_it_has() -> None:
         >> elect 1
         >> propose 1 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> crash 2
         >> crash 3
         >> propose 1 1
@@ -58,9 +58,9 @@ def test_new_replicas_join_it_by_an_ordinary_change() -> None:
     scripted.play("""
         >> change 1 1 2 3
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> settle
-        >> beat 1
+        >> heartbeat 1
         > state
         1 leader in 1000, log 0..8@1000 flushed 8, commit 8
         2 follower in 1000, log 0..8@1000 flushed 8, commit 8
@@ -76,7 +76,7 @@ def test_a_group_in_a_joint_configuration_whose_new_half_is_gone_is_recovered() 
         >> elect 1
         >> change 1 3
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> deliver
         >> flush 1
         >> flush 2
@@ -89,9 +89,9 @@ def test_a_group_in_a_joint_configuration_whose_new_half_is_gone_is_recovered() 
         >> flush 2
         >> change 2 2 1
         >> settle
-        >> beat 2
+        >> heartbeat 2
         >> settle
-        >> beat 2
+        >> heartbeat 2
         > state
         1 follower in 1000, log 0..8@1000 flushed 8, commit 8
         2 leader in 1000, log 0..8@1000 flushed 8, commit 8
@@ -128,7 +128,7 @@ def test_a_replica_that_has_a_leader_or_knows_nothing_is_refused() -> None:
         >> elect 1
         > alone 4
         refused: this replica knows nothing of the group
-        >> beat 1
+        >> heartbeat 1
         > alone 1
         refused: the group has a leader
         > alone 2

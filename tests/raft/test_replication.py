@@ -8,7 +8,7 @@ from penstock.raft import (
     Append,
     AppendReply,
     BrokenPromise,
-    Refusal,
+    RaftRefusal,
 )
 from penstock.raft.progress import Peer
 from tests.raft.machine import SETTINGS, replica
@@ -39,7 +39,7 @@ def test_an_answer_waits_for_the_flush_and_a_commit_for_a_majority_of_them() -> 
         1 commits 6
         > settle
         3 -> 1 has flushed 6 of 6 in 0
-        > beat 1
+        > heartbeat 1
         2 commits 6
         3 commits 6
     """)
@@ -135,7 +135,7 @@ def test_a_tail_of_another_term_is_cut_at_the_first_entry_that_differs() -> None
         >> elect 1
         >> propose 1 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> cut 1
         >> propose 1 3 1 1
         >> flush 1
@@ -149,7 +149,7 @@ def test_a_tail_of_another_term_is_cut_at_the_first_entry_that_differs() -> None
         1 follower in 0, log 0..8@0 flushed 8, commit 3
         2 leader in 1, log 0..6@1 flushed 6, commit 6
         3 follower in 1, log 0..6@1 flushed 6, commit 4
-        > beat 2
+        > heartbeat 2
         1 saves term 1
         1 is follower of 2 in term 1
         3 commits 6
@@ -245,15 +245,15 @@ def test_a_leader_that_waits_for_its_majority_takes_no_more_than_the_limit() -> 
     for _ in range(3):
         assert leader.raft.may_propose() is None
         leader.propose(scripted.now)
-    assert leader.raft.may_propose() is Refusal.TOO_MUCH_UNCOMMITTED
+    assert leader.raft.may_propose() is RaftRefusal.TOO_MUCH_UNCOMMITTED
     scripted.play("""
         >> settle
     """)
     assert leader.raft.may_propose() is None
-    assert scripted.machines[2].raft.may_propose() is Refusal.NOT_LEADER
+    assert scripted.machines[2].raft.may_propose() is RaftRefusal.NOT_LEADER
 
 
-def test_an_unreachable_peer_is_sent_nothing_until_it_answers_a_beat() -> None:
+def test_an_unreachable_peer_is_sent_nothing_until_it_answers_a_heartbeat() -> None:
     scripted = ScriptedGroup(3)
     scripted.play("""
         >> elect 1
@@ -261,16 +261,16 @@ def test_an_unreachable_peer_is_sent_nothing_until_it_answers_a_beat() -> None:
         >> propose 1 1
         >> settle
         >> wait 0.5
-        >> beat 1
+        >> heartbeat 1
         >> wait 0.6
-        >> beat 1
+        >> heartbeat 1
         > propose 1 1
         1 -> 2 append 2@0..3 in 0, commit 2
         >> settle
         > wait 0.9
-        >> beat 1
+        >> heartbeat 1
         > start 3
-        > beat 1
+        > heartbeat 1
         3 is follower of 1 in term 0
         3 -> 1 has flushed 0 of 0 in 0
         > wait 0
@@ -315,9 +315,9 @@ def test_followers_learn_the_leaders_log_start() -> None:
         >> elect 1
         >> propose 1 2 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> delete 1 3
-        > beat 1
+        > heartbeat 1
         2 starts at offset 2
         3 starts at offset 2
         > propose 1 1
@@ -336,7 +336,7 @@ def test_an_append_that_contradicts_a_committed_entry_halts_the_group() -> None:
         >> elect 1
         >> propose 1 1
         >> settle
-        >> beat 1
+        >> heartbeat 1
     """)
     two, stranger = scripted.machines[2], scripted.machines[3]
     liar = ScriptedGroup(1)
@@ -399,15 +399,15 @@ def test_a_follower_that_restarts_in_an_idle_group_is_told_its_match_again() -> 
         >> elect 1
         >> propose 1 2
         >> settle
-        >> beat 1
+        >> heartbeat 1
         >> crash 3
         >> start 3
-        > beat 1
+        > heartbeat 1
         3 is follower of 1 in term 0
         3 -> 1 has flushed 0 of 0 in 0
         > deliver
         1 -> 3 append 3@0 in 0, commit 3
         3 commits 3
         3 -> 1 has flushed 3 of 3 in 0
-        > beat 1
+        > heartbeat 1
     """)

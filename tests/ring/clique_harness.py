@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from penstock.effects import Effect, Persist, Reply
-from penstock.ring import SLOTS, Beat, BeatReply, CliqueLimits, Table
+from penstock.ring import SLOTS, CliqueLimits, Heartbeat, HeartbeatReply, Table
 from penstock.ring.coordinator import CliqueCoordinator
 from penstock.ring.member import MemberCore
 
@@ -31,10 +31,10 @@ class TestHost:
         self.core = CliqueCoordinator(self.limits)
         self.carry_out(self.core.loaded(self.now_ms))
 
-    def beat(self, beat: Beat, wait_ms: int = 0, clique: str = CLIQUE) -> object:
+    def heartbeat(self, heartbeat: Heartbeat, wait_ms: int = 0, clique: str = CLIQUE) -> object:
         """The token under which the reply will be found."""
         token = next(self._tokens)
-        self.carry_out(self.core.beat(self.now_ms, token, clique, beat, wait_ms))
+        self.carry_out(self.core.heartbeat(self.now_ms, token, clique, heartbeat, wait_ms))
         return token
 
     def table(self, known_epoch: int = 0, wait_ms: int = 0, clique: str = CLIQUE) -> object:
@@ -42,9 +42,9 @@ class TestHost:
         self.carry_out(self.core.table(self.now_ms, token, clique, known_epoch, wait_ms))
         return token
 
-    def reply(self, token: object) -> BeatReply:
+    def reply(self, token: object) -> HeartbeatReply:
         reply = self.replies.pop(token)
-        assert isinstance(reply, BeatReply), reply
+        assert isinstance(reply, HeartbeatReply), reply
         return reply
 
     def newest_table(self, clique: str = CLIQUE) -> Table:
@@ -102,13 +102,13 @@ class Worker:
             streams=("orders",),
         )
 
-    def beat(self) -> BeatReply:
-        """One beat and its reply."""
-        reply = self.host.reply(self.host.beat(self.core.beat(self.host.now_ms)))
+    def heartbeat(self) -> HeartbeatReply:
+        """One heartbeat and its reply."""
+        reply = self.host.reply(self.host.heartbeat(self.core.heartbeat(self.host.now_ms)))
         self.take(reply)
         return reply
 
-    def take(self, reply: BeatReply) -> None:
+    def take(self, reply: HeartbeatReply) -> None:
         self.core.replied(reply, self.host.now_ms)
         self.work()
 
@@ -119,7 +119,7 @@ class Worker:
 
     def join(self) -> None:
         while not self.core.is_member:
-            self.beat()
+            self.heartbeat()
 
     @property
     def startable(self) -> set[int]:
@@ -135,10 +135,10 @@ def _member_ids(name: str) -> Iterator[str]:
 
 
 def settle(*workers: Worker) -> None:
-    """Beats in turn until nothing changes any more."""
+    """Heartbeats in turn until nothing changes any more."""
     while True:
         before = [worker.core.epoch for worker in workers]
         for worker in workers:
-            worker.beat()
+            worker.heartbeat()
         if before == [worker.core.epoch for worker in workers]:
             return

@@ -34,11 +34,11 @@ def test_members_that_join_leave_and_expire_are_told_and_counted() -> None:
     two.core.leave(host.now_ms)
     gone = two.core.member_id
     while not two.core.has_left:
-        two.beat()
+        two.heartbeat()
     settle(one, three)
     for _ in range(5):
         host.pass_time(LEASE_MS // 4)
-        one.beat()
+        one.heartbeat()
     assert told.events == [
         *(("joined", worker.core.worker, id_) for worker, id_ in _ids(told, one, two, three)),
         ("left", "two", gone),
@@ -55,9 +55,9 @@ def _ids(told: Told, *workers: Worker) -> list[tuple[Worker, object]]:
 def test_nothing_is_told_before_it_is_committed() -> None:
     host, told = watched()
     one = Worker(host, "one")
-    one.beat()
+    one.heartbeat()
     host.commits = False
-    host.beat(one.core.beat(host.now_ms))
+    host.heartbeat(one.core.heartbeat(host.now_ms))
     assert told.events == []
     host.commit(ok=False)
     assert told.events == []
@@ -82,7 +82,7 @@ def test_a_new_incarnation_takes_over_slots_under_the_same_name() -> None:
     again = Worker(host, "one")
     for _ in range(5):
         host.pass_time(LEASE_MS // 4)
-        again.beat()
+        again.heartbeat()
     again.join()
     assert [kind for kind, _, _ in told.events] == ["joined", "expired", "joined"]
     assert host.core.counters.handovers == SLOTS

@@ -1,9 +1,10 @@
-"""The invariants of `clique_state.py`, under beats that honest workers send and beats that no worker should send."""
+"""The invariants of `clique_state.py`, under heartbeats that honest workers send and heartbeats that no worker should
+send."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ring import SLOTS, Beat, BeatStatus, CliqueLimits, bitmap_of
+from penstock.ring import SLOTS, CliqueLimits, Heartbeat, HeartbeatStatus, bitmap_of
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.state_codec import decode_state, encode_state
 
@@ -11,13 +12,15 @@ ALL = bitmap_of(range(SLOTS))
 NOW_MS = 1_000_000
 
 
-def _beat(worker: str = "a", number: int = 1, *, sequence: int = 1, epoch: int = 0, **fields) -> Beat:
-    return Beat(worker=worker, member_id=f"{worker}-{number}", sequence=sequence, epoch=epoch, **fields)
+def _heartbeat(
+    worker: str = "a", number: int = 1, *, sequence: int = 1, epoch: int = 0, **fields
+) -> Heartbeat:
+    return Heartbeat(worker=worker, member_id=f"{worker}-{number}", sequence=sequence, epoch=epoch, **fields)
 
 
 def _joined(state: CliqueState, worker: str, number: int = 1) -> CliqueState:
-    state, reply = state.beat(_beat(worker, number, epoch=state.epoch), NOW_MS)
-    assert reply.status is BeatStatus.OK
+    state, reply = state.heartbeat(_heartbeat(worker, number, epoch=state.epoch), NOW_MS)
+    assert reply.status is HeartbeatStatus.OK
     return state
 
 
@@ -30,9 +33,9 @@ def _clique(*workers: str) -> CliqueState:
 
 def test_an_uninformed_newcomer_is_only_introduced() -> None:
     state = _clique("a")
-    after, reply = state.beat(_beat("b"), NOW_MS)
+    after, reply = state.heartbeat(_heartbeat("b"), NOW_MS)
     assert after is state
-    assert (reply.status, reply.epoch, reply.table) == (BeatStatus.INTRODUCED, state.epoch, None)
+    assert (reply.status, reply.epoch, reply.table) == (HeartbeatStatus.INTRODUCED, state.epoch, None)
 
 
 def test_a_newcomer_owns_nothing_that_another_worker_holds() -> None:
@@ -45,7 +48,7 @@ def test_a_newcomer_owns_nothing_that_another_worker_holds() -> None:
 def test_silence_of_a_member_that_does_not_know_the_table_releases_nothing() -> None:
     before = _clique("a")
     state = _joined(before, "b")
-    after, reply = state.beat(_beat("a", sequence=2, epoch=before.epoch, held=b""), NOW_MS)
+    after, reply = state.heartbeat(_heartbeat("a", sequence=2, epoch=before.epoch, held=b""), NOW_MS)
     assert after is state
     assert reply.table is not None
 
@@ -54,29 +57,31 @@ def test_a_member_that_knows_of_the_handover_releases_what_it_does_not_hold() ->
     state = _clique("a", "b")
     slot = next(iter(state.revoked))
     held = bitmap_of(set(range(SLOTS)) - {slot})
-    after, _ = state.beat(_beat("a", sequence=2, epoch=state.epoch, held=held), NOW_MS)
+    after, _ = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch, held=held), NOW_MS)
     assert after.owners[slot] == "b"
     assert after.slot_epochs[slot] == after.epoch == state.epoch + 1
     assert after.share_of("b") == 1
 
 
-def test_a_beat_that_comes_twice_or_late_changes_nothing() -> None:
+def test_a_heartbeat_that_comes_twice_or_late_changes_nothing() -> None:
     state = _clique("a", "b")
-    state, _ = state.beat(_beat("a", sequence=5, epoch=state.epoch, held=ALL), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=5, epoch=state.epoch, held=ALL), NOW_MS)
     for sequence in (5, 4):
-        after, reply = state.beat(_beat("a", sequence=sequence, epoch=state.epoch, held=b""), NOW_MS)
+        after, reply = state.heartbeat(
+            _heartbeat("a", sequence=sequence, epoch=state.epoch, held=b""), NOW_MS
+        )
         assert after is state
-        assert reply.status is BeatStatus.OK
+        assert reply.status is HeartbeatStatus.OK
 
 
-def test_a_late_beat_is_harmless_also_to_a_coordinator_that_does_not_know_its_number() -> None:
+def test_a_late_heartbeat_is_harmless_also_to_a_coordinator_that_does_not_know_its_number() -> None:
     """A released what it was to hand over, got it back, and was then told again to hand it over."""
     state = _clique("a", "b")
-    released = _beat("a", sequence=2, epoch=state.epoch, held=b"")
+    released = _heartbeat("a", sequence=2, epoch=state.epoch, held=b"")
     state = state.expire("b", "b-1", NOW_MS)
     state = _joined(state, "c")
     assert state.revoked
-    after, _ = state.beat(released, NOW_MS)
+    after, _ = state.heartbeat(released, NOW_MS)
     assert after is state
 
 
@@ -86,44 +91,44 @@ def test_a_removed_member_is_fenced_and_does_not_come_back() -> None:
     state = state.expire("a", "a-1", NOW_MS)
     assert state.share_of("b") == SLOTS
     for epoch, leaving in ((known, False), (known, True), (1, False)):
-        beat = _beat("a", sequence=9, epoch=epoch, held=ALL, leaving=leaving)
-        after, reply = state.beat(beat, NOW_MS)
+        heartbeat = _heartbeat("a", sequence=9, epoch=epoch, held=ALL, leaving=leaving)
+        after, reply = state.heartbeat(heartbeat, NOW_MS)
         assert after is state
-        assert reply.status is BeatStatus.FENCED
+        assert reply.status is HeartbeatStatus.FENCED
 
 
 def test_the_join_of_a_removed_member_that_was_delayed_brings_nobody_back() -> None:
     state = CliqueState.begin(NOW_MS)
-    join = _beat("a", epoch=state.epoch)
-    state, _ = state.beat(join, NOW_MS)
+    join = _heartbeat("a", epoch=state.epoch)
+    state, _ = state.heartbeat(join, NOW_MS)
     state = state.expire("a", "a-1", NOW_MS)
-    after, reply = state.beat(join, NOW_MS)
+    after, reply = state.heartbeat(join, NOW_MS)
     assert after is state
-    assert reply.status is BeatStatus.FENCED
+    assert reply.status is HeartbeatStatus.FENCED
 
 
 def test_a_member_from_the_future_is_fenced() -> None:
     state = _clique("a")
-    after, reply = state.beat(_beat("a", sequence=2, epoch=state.epoch + 1), NOW_MS)
+    after, reply = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch + 1), NOW_MS)
     assert after is state
-    assert reply.status is BeatStatus.FENCED
-    after, reply = state.beat(_beat("b", epoch=state.epoch + 1), NOW_MS)
+    assert reply.status is HeartbeatStatus.FENCED
+    after, reply = state.heartbeat(_heartbeat("b", epoch=state.epoch + 1), NOW_MS)
     assert after is state
-    assert reply.status is BeatStatus.FENCED
+    assert reply.status is HeartbeatStatus.FENCED
 
 
 def test_a_name_belongs_to_one_incarnation_at_a_time() -> None:
     state = _clique("a")
-    after, reply = state.beat(_beat("a", 2, epoch=state.epoch), NOW_MS)
+    after, reply = state.heartbeat(_heartbeat("a", 2, epoch=state.epoch), NOW_MS)
     assert after is state
-    assert reply.status is BeatStatus.NAME_TAKEN
+    assert reply.status is HeartbeatStatus.NAME_TAKEN
 
 
 def test_a_successor_gets_the_same_slots_with_new_epochs() -> None:
     state = _clique("a", "b")
-    state, _ = state.beat(_beat("a", sequence=2, epoch=state.epoch), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch), NOW_MS)
     owned = [slot for slot in range(SLOTS) if state.owners[slot] == "a"]
-    after = state.succeed("a-1", _beat("a", 2, epoch=state.epoch), NOW_MS)
+    after = state.succeed("a-1", _heartbeat("a", 2, epoch=state.epoch), NOW_MS)
     assert after.owners == state.owners
     assert after.members["a"].member_id == "a-2"
     assert all(after.slot_epochs[slot] == after.epoch for slot in owned)
@@ -131,24 +136,26 @@ def test_a_successor_gets_the_same_slots_with_new_epochs() -> None:
 
 def test_a_successor_must_know_the_clique() -> None:
     state = _clique("a", "b")
-    assert state.succeed("a-1", _beat("a", 2, epoch=0), NOW_MS) is state
-    assert state.succeed("a-0", _beat("a", 2, epoch=state.epoch), NOW_MS) is state
+    assert state.succeed("a-1", _heartbeat("a", 2, epoch=0), NOW_MS) is state
+    assert state.succeed("a-0", _heartbeat("a", 2, epoch=state.epoch), NOW_MS) is state
 
 
 def test_a_leaving_member_is_gone_when_it_has_let_go_of_everything() -> None:
     state = _clique("a", "b")
-    state, _ = state.beat(_beat("a", sequence=2, epoch=state.epoch, held=ALL, leaving=True), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch, held=ALL, leaving=True), NOW_MS)
     assert len(state.revoked) == SLOTS
-    state, reply = state.beat(_beat("a", sequence=3, epoch=state.epoch, held=b"", leaving=True), NOW_MS)
-    assert reply.status is BeatStatus.FENCED
+    state, reply = state.heartbeat(
+        _heartbeat("a", sequence=3, epoch=state.epoch, held=b"", leaving=True), NOW_MS
+    )
+    assert reply.status is HeartbeatStatus.FENCED
     assert state.members.keys() == {"b"}
     assert state.share_of("b") == SLOTS
 
 
 def test_the_last_one_to_leave_leaves_an_empty_clique_whose_epochs_go_on() -> None:
     state = _clique("a")
-    state, _ = state.beat(_beat("a", sequence=2, epoch=state.epoch, leaving=True), NOW_MS)
-    state, _ = state.beat(_beat("a", sequence=3, epoch=state.epoch, leaving=True), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch, leaving=True), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=3, epoch=state.epoch, leaving=True), NOW_MS)
     assert not state.members
     assert state.share_of("a") == 0
     assert _joined(state, "a", 2).epoch == state.epoch + 1
@@ -156,17 +163,17 @@ def test_the_last_one_to_leave_leaves_an_empty_clique_whose_epochs_go_on() -> No
 
 def test_a_member_cannot_change_its_mind_about_leaving() -> None:
     state = _clique("a", "b")
-    state, _ = state.beat(_beat("a", sequence=2, epoch=state.epoch, held=ALL, leaving=True), NOW_MS)
-    state, _ = state.beat(_beat("a", sequence=3, epoch=state.epoch, held=ALL), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=2, epoch=state.epoch, held=ALL, leaving=True), NOW_MS)
+    state, _ = state.heartbeat(_heartbeat("a", sequence=3, epoch=state.epoch, held=ALL), NOW_MS)
     assert state.members["a"].leaving
 
 
 def test_a_full_clique_takes_no_more_members() -> None:
     state = _clique("a", "b")
     limits = CliqueLimits(max_members=2)
-    after, reply = state.beat(_beat("c", epoch=state.epoch), NOW_MS, limits)
+    after, reply = state.heartbeat(_heartbeat("c", epoch=state.epoch), NOW_MS, limits)
     assert after is state
-    assert reply.status is BeatStatus.FULL
+    assert reply.status is HeartbeatStatus.FULL
     assert reply.retry_ms > 0
 
 
@@ -203,8 +210,8 @@ WORKERS = st.sampled_from("abcde")
 SETS = st.one_of(st.just(b""), st.just(ALL), st.sets(st.integers(0, SLOTS - 1), max_size=40).map(bitmap_of))
 BEHIND = st.sampled_from([0, 0, 0, 1, 2, 5, -1, None])
 """By how many epochs the sender is behind; None: it knows none."""
-BEATS = st.tuples(
-    st.just("beat"),
+HEARTBEATS = st.tuples(
+    st.just("heartbeat"),
     WORKERS,
     st.integers(1, 3),
     st.integers(1, 30),
@@ -216,7 +223,7 @@ REMOVALS = st.tuples(st.sampled_from(["expire", "succeed"]), WORKERS)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(BEATS, BEATS, BEATS, REMOVALS), max_size=40))
+@given(st.lists(st.one_of(HEARTBEATS, HEARTBEATS, HEARTBEATS, REMOVALS), max_size=40))
 def test_whatever_is_sent_there_is_one_owner_and_epochs_only_grow(steps) -> None:
     state = CliqueState.begin(1_000)
     for step in steps:
@@ -227,14 +234,16 @@ def test_whatever_is_sent_there_is_one_owner_and_epochs_only_grow(steps) -> None
 
 
 def _apply(state: CliqueState, step) -> CliqueState:
-    if step[0] == "beat":
+    if step[0] == "heartbeat":
         _, worker, number, sequence, behind, held, leaving = step
         epoch = 0 if behind is None else max(0, state.epoch - behind)
-        beat = _beat(worker, number, sequence=sequence, epoch=epoch, held=held, leaving=bool(leaving))
-        after, reply = state.beat(beat, NOW_MS)
+        heartbeat = _heartbeat(
+            worker, number, sequence=sequence, epoch=epoch, held=held, leaving=bool(leaving)
+        )
+        after, reply = state.heartbeat(heartbeat, NOW_MS)
         assert reply.epoch == after.epoch
-        assert (reply.status is BeatStatus.OK) == (
-            after.has_member(worker, beat.member_id) and epoch <= after.epoch
+        assert (reply.status is HeartbeatStatus.OK) == (
+            after.has_member(worker, heartbeat.member_id) and epoch <= after.epoch
         )
         return after
     _, worker = step
@@ -243,7 +252,7 @@ def _apply(state: CliqueState, step) -> CliqueState:
     member_id = state.members[worker].member_id
     if step[0] == "expire":
         return state.expire(worker, member_id, NOW_MS)
-    return state.succeed(member_id, _beat(worker, 9, epoch=state.epoch), NOW_MS)
+    return state.succeed(member_id, _heartbeat(worker, 9, epoch=state.epoch), NOW_MS)
 
 
 def _check_step(before: CliqueState, after: CliqueState) -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from penstock.effects import Persist
 from penstock.errors import ErrorCode, KafkaError, UnknownFormat
-from penstock.ring import SLOTS, Beat, BeatStatus, CliqueLimits, Table
+from penstock.ring import SLOTS, CliqueLimits, Heartbeat, HeartbeatStatus, Table
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.coordinator import IDLE_RETENTION_MS, WRITE_RETRY_MS, CliqueCoordinator, encode_key
 from penstock.ring.state_codec import encode_state
 from tests.ring.clique_harness import CLIQUE, LEASE_MS, START_MS, TestHost, Worker, settle
 
 
-def _beat(worker: str, member_id: str = "1", **fields) -> Beat:
-    return Beat(worker=worker, member_id=member_id, **{"sequence": 1, "lease_ms": LEASE_MS, **fields})
+def _heartbeat(worker: str, member_id: str = "1", **fields) -> Heartbeat:
+    return Heartbeat(worker=worker, member_id=member_id, **{"sequence": 1, "lease_ms": LEASE_MS, **fields})
 
 
 def _with(*names: str) -> tuple[TestHost, list[Worker]]:
@@ -32,24 +32,24 @@ def _with(*names: str) -> tuple[TestHost, list[Worker]]:
 def test_a_reply_waits_until_what_it_says_is_committed() -> None:
     host = TestHost()
     host.commits = False
-    epoch = host.reply(host.beat(_beat("w1"))).epoch
-    joined = host.beat(_beat("w1", epoch=epoch))
+    epoch = host.reply(host.heartbeat(_heartbeat("w1"))).epoch
+    joined = host.heartbeat(_heartbeat("w1", epoch=epoch))
     assert joined not in host.replies
     host.commit()
-    assert host.reply(joined).status is BeatStatus.OK
+    assert host.reply(joined).status is HeartbeatStatus.OK
 
 
-def test_a_beat_that_changes_nothing_is_answered_at_once_and_not_stored() -> None:
+def test_a_heartbeat_that_changes_nothing_is_answered_at_once_and_not_stored() -> None:
     host, (first,) = _with("w1")
     written = host.written
     for _ in range(10):
-        assert first.beat().status is BeatStatus.OK
+        assert first.heartbeat().status is HeartbeatStatus.OK
     assert host.written == written
 
 
-def test_a_first_beat_alone_leaves_no_trace() -> None:
+def test_a_first_heartbeat_alone_leaves_no_trace() -> None:
     host = TestHost()
-    host.reply(host.beat(_beat("w1")))
+    host.reply(host.heartbeat(_heartbeat("w1")))
     assert not host.log
     assert host.core.listed(host.now_ms) == []
     assert host.replies.pop(host.table()) is None
@@ -57,20 +57,23 @@ def test_a_first_beat_alone_leaves_no_trace() -> None:
 
 def test_workers_that_join_during_a_write_are_stored_together() -> None:
     host = TestHost()
-    epoch = host.reply(host.beat(_beat("w0"))).epoch
+    epoch = host.reply(host.heartbeat(_heartbeat("w0"))).epoch
     host.commits = False
-    tokens = [host.beat(_beat(f"w{number}", epoch=epoch)) for number in range(20)]
+    tokens = [host.heartbeat(_heartbeat(f"w{number}", epoch=epoch)) for number in range(20)]
     assert len(host.writes) == 1
     host.commit()
     assert host.written == 2
-    assert all(host.reply(token).status is BeatStatus.OK for token in tokens)
+    assert all(host.reply(token).status is HeartbeatStatus.OK for token in tokens)
 
 
 def test_when_a_write_fails_everything_is_as_before() -> None:
     host, (first,) = _with("w1")
     before = host.newest_table()
     host.commits = False
-    tokens = [host.beat(_beat("w2", epoch=before.epoch)), host.beat(_beat("w3", epoch=before.epoch))]
+    tokens = [
+        host.heartbeat(_heartbeat("w2", epoch=before.epoch)),
+        host.heartbeat(_heartbeat("w3", epoch=before.epoch)),
+    ]
     host.commit(ok=False)
     for token in tokens:
         refused = host.replies.pop(token)
@@ -78,16 +81,16 @@ def test_when_a_write_fails_everything_is_as_before() -> None:
         assert refused.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     host.commits = True
     assert host.newest_table() == before
-    assert first.beat().status is BeatStatus.OK
+    assert first.heartbeat().status is HeartbeatStatus.OK
     second = Worker(host, "w2")
     second.join()
 
 
 def test_a_clique_whose_first_write_failed_does_not_exist() -> None:
     host = TestHost()
-    epoch = host.reply(host.beat(_beat("w1"))).epoch
+    epoch = host.reply(host.heartbeat(_heartbeat("w1"))).epoch
     host.commits = False
-    token = host.beat(_beat("w1", epoch=epoch))
+    token = host.heartbeat(_heartbeat("w1", epoch=epoch))
     assert host.replies.pop(host.table()) is None
     host.commit(ok=False)
     assert isinstance(host.replies.pop(token), KafkaError)
@@ -99,7 +102,7 @@ def test_another_node_goes_on_from_what_was_committed() -> None:
     table = host.newest_table()
     host.fail_over()
     assert host.newest_table() == table
-    assert first.beat().status is second.beat().status is BeatStatus.OK
+    assert first.heartbeat().status is second.heartbeat().status is HeartbeatStatus.OK
 
 
 def test_a_record_of_a_later_version_is_not_skipped() -> None:
@@ -116,15 +119,15 @@ def test_a_record_of_a_later_version_is_not_skipped() -> None:
 # --- leases
 
 
-def test_a_lease_ends_when_no_beat_came_for_its_whole_length() -> None:
+def test_a_lease_ends_when_no_heartbeat_came_for_its_whole_length() -> None:
     host, (first, second) = _with("w1", "w2")
     host.pass_time(LEASE_MS // 2)
-    second.beat()
+    second.heartbeat()
     host.pass_time(LEASE_MS // 2 - 1)
     assert set(host.newest_table().workers) == {"w1", "w2"}
     host.pass_time(1)
     assert set(host.newest_table().workers) == {"w2"}
-    assert first.beat().status is BeatStatus.FENCED
+    assert first.heartbeat().status is HeartbeatStatus.FENCED
 
 
 def test_after_a_change_of_leader_every_member_has_a_whole_lease() -> None:
@@ -137,11 +140,11 @@ def test_after_a_change_of_leader_every_member_has_a_whole_lease() -> None:
     assert not host.newest_table().workers
 
 
-def test_a_coordinator_that_was_paused_removes_nobody_before_it_has_read_their_beats() -> None:
+def test_a_coordinator_that_was_paused_removes_nobody_before_it_has_read_their_heartbeats() -> None:
     host, (first, second) = _with("w1", "w2")
     host.now_ms += 10 * LEASE_MS
     host.carry_out(host.core.tick(host.now_ms))
-    assert first.beat().status is second.beat().status is BeatStatus.OK
+    assert first.heartbeat().status is second.heartbeat().status is HeartbeatStatus.OK
     host.pass_time(LEASE_MS - 1)
     assert set(host.newest_table().workers) == {"w1", "w2"}
     host.pass_time(1 + LEASE_MS)
@@ -161,23 +164,23 @@ def test_a_removal_that_could_not_be_stored_is_tried_again() -> None:
     assert not host.newest_table().workers
 
 
-def test_a_beat_that_waits_behind_a_write_saves_its_sender() -> None:
+def test_a_heartbeat_that_waits_behind_a_write_saves_its_sender() -> None:
     host, (first,) = _with("w1")
     host.pass_time(LEASE_MS - 10)
     host.commits = False
-    joined = host.beat(_beat("w2", epoch=first.core.epoch))
-    waiting = host.beat(first.core.beat(host.now_ms))
+    joined = host.heartbeat(_heartbeat("w2", epoch=first.core.epoch))
+    waiting = host.heartbeat(first.core.heartbeat(host.now_ms))
     host.pass_time(LEASE_MS)
     host.commit()
-    assert host.reply(joined).status is host.reply(waiting).status is BeatStatus.OK
+    assert host.reply(joined).status is host.reply(waiting).status is HeartbeatStatus.OK
     assert set(host.newest_table().workers) == {"w1", "w2"}
 
 
 def test_a_newcomer_that_gave_up_asking_does_not_succeed() -> None:
     host, (_, old) = _with("w1", "w2")
     new = Worker(host, "w2")
-    new.beat()
-    new.beat()
+    new.heartbeat()
+    new.heartbeat()
     host.pass_time(LEASE_MS)
     assert old.core.member_id not in host.newest_table().member_ids
     assert new.core.member_id not in host.newest_table().member_ids
@@ -188,16 +191,16 @@ def test_a_newcomer_that_gave_up_asking_does_not_succeed() -> None:
 
 def test_a_reply_without_news_waits_for_them() -> None:
     host, (first,) = _with("w1")
-    waiting = host.beat(first.core.beat(host.now_ms), wait_ms=1_000)
+    waiting = host.heartbeat(first.core.heartbeat(host.now_ms), wait_ms=1_000)
     assert waiting not in host.replies
     second = Worker(host, "w2")
     second.join()
     reply = host.reply(waiting)
     assert reply.table is not None
     first.take(reply)
-    waiting = host.beat(second.core.beat(host.now_ms), wait_ms=1_000)
+    waiting = host.heartbeat(second.core.heartbeat(host.now_ms), wait_ms=1_000)
     assert waiting not in host.replies
-    first.beat()
+    first.heartbeat()
     second.take(host.reply(waiting))
     assert len(second.startable) == SLOTS // 2
 
@@ -205,24 +208,24 @@ def test_a_reply_without_news_waits_for_them() -> None:
 def test_a_reply_without_news_comes_after_its_time_and_at_most_a_quarter_of_the_lease() -> None:
     host, (first,) = _with("w1")
     for wait_ms, takes_ms in ((500, 500), (100_000, LEASE_MS // 4)):
-        waiting = host.beat(first.core.beat(host.now_ms), wait_ms=wait_ms)
+        waiting = host.heartbeat(first.core.heartbeat(host.now_ms), wait_ms=wait_ms)
         host.pass_time(takes_ms - 1)
         assert waiting not in host.replies
         host.pass_time(1)
         assert host.reply(waiting).table is None
 
 
-def test_a_member_has_one_reply_that_waits_and_its_next_beat_sets_it_free() -> None:
+def test_a_member_has_one_reply_that_waits_and_its_next_heartbeat_sets_it_free() -> None:
     host, (first,) = _with("w1")
-    tokens = [host.beat(first.core.beat(host.now_ms), wait_ms=1_000) for _ in range(5)]
+    tokens = [host.heartbeat(first.core.heartbeat(host.now_ms), wait_ms=1_000) for _ in range(5)]
     assert [token in host.replies for token in tokens] == [True] * 4 + [False]
 
 
 def test_members_whose_slots_do_not_change_are_not_woken() -> None:
     host, (first, second) = _with("w1", "w2")
-    waiting = host.beat(second.core.beat(host.now_ms), wait_ms=1_000)
+    waiting = host.heartbeat(second.core.heartbeat(host.now_ms), wait_ms=1_000)
     first.core.streams = ("orders", "returns")
-    assert first.beat().epoch > second.core.epoch
+    assert first.heartbeat().epoch > second.core.epoch
     assert waiting not in host.replies
     host.pass_time(1_000)
     second.take(host.reply(waiting))
@@ -232,9 +235,9 @@ def test_members_whose_slots_do_not_change_are_not_woken() -> None:
 def test_a_member_that_is_removed_while_its_reply_waits_is_told() -> None:
     host, (first, _) = _with("w1", "w2")
     first.core.leave(host.now_ms)
-    first.beat()
-    waiting = host.beat(first.core.beat(host.now_ms), wait_ms=1_000)
-    assert host.reply(waiting).status is BeatStatus.FENCED
+    first.heartbeat()
+    waiting = host.heartbeat(first.core.heartbeat(host.now_ms), wait_ms=1_000)
+    assert host.reply(waiting).status is HeartbeatStatus.FENCED
 
 
 def test_a_leader_is_told_the_newest_table_when_there_is_a_newer_one() -> None:
@@ -261,7 +264,7 @@ def test_a_whole_clique_that_stops_and_starts_again_finds_its_slots_and_higher_e
     for worker in workers:
         worker.core.leave(host.now_ms)
         while not worker.core.has_left:
-            worker.beat()
+            worker.heartbeat()
     stopped = host.newest_table()
     assert stopped.workers == ()
     host.pass_time(IDLE_RETENTION_MS - 1)
@@ -279,7 +282,7 @@ def test_a_clique_without_members_is_forgotten_after_a_week_and_begins_with_high
     host, (first,) = _with("w1")
     first.core.leave(host.now_ms)
     while not first.core.has_left:
-        first.beat()
+        first.heartbeat()
     last = host.newest_table().epoch
     host.pass_time(IDLE_RETENTION_MS)
     assert host.log == {encode_key(CLIQUE): None}
@@ -293,14 +296,14 @@ def test_a_worker_that_joins_while_its_clique_is_being_forgotten_is_stored() -> 
     host, (first,) = _with("w1")
     first.core.leave(host.now_ms)
     while not first.core.has_left:
-        first.beat()
+        first.heartbeat()
     host.commits = False
     host.pass_time(IDLE_RETENTION_MS)
     assert [write.records for write in host.writes] == [((encode_key(CLIQUE), None),)]
-    token = host.beat(_beat("w2", epoch=host.now_ms // 1000))
+    token = host.heartbeat(_heartbeat("w2", epoch=host.now_ms // 1000))
     host.commits = True
     host.commit()
-    assert host.reply(token).status is BeatStatus.OK
+    assert host.reply(token).status is HeartbeatStatus.OK
     host.fail_over()
     assert host.newest_table().workers == ("w2",)
 
@@ -312,24 +315,24 @@ def test_there_are_only_so_many_cliques_on_a_partition() -> None:
     host = TestHost(CliqueLimits(max_cliques=1))
     Worker(host, "w1").join()
     with pytest.raises(KafkaError, match="max_cliques"):
-        host.beat(_beat("w1"), clique="another")
-    assert Worker(host, "w2").beat().status is BeatStatus.INTRODUCED
+        host.heartbeat(_heartbeat("w1"), clique="another")
+    assert Worker(host, "w2").heartbeat().status is HeartbeatStatus.INTRODUCED
 
 
-def test_a_beat_that_no_worker_sends_is_refused_at_once() -> None:
+def test_a_heartbeat_that_no_worker_sends_is_refused_at_once() -> None:
     host = TestHost()
     with pytest.raises(KafkaError, match="lease_ms"):
-        host.beat(_beat("w1", lease_ms=1))
+        host.heartbeat(_heartbeat("w1", lease_ms=1))
     with pytest.raises(KafkaError, match="clique"):
-        host.beat(_beat("w1"), clique="x" * 201)
+        host.heartbeat(_heartbeat("w1"), clique="x" * 201)
 
 
 def test_a_full_clique_says_so() -> None:
     host = TestHost(CliqueLimits(max_members=1))
     Worker(host, "w1").join()
     second = Worker(host, "w2")
-    second.beat()
-    assert second.beat().status is BeatStatus.FULL
+    second.heartbeat()
+    assert second.heartbeat().status is HeartbeatStatus.FULL
 
 
 def test_people_see_who_owns_how_much_and_what_is_handed_over() -> None:
@@ -361,16 +364,16 @@ def test_people_see_a_member_whose_on_release_has_not_returned_in_time() -> None
         return [member.overdue for member in described.members]
 
     first.core.overdue = 7
-    first.beat()
+    first.heartbeat()
     assert overdue() == [7, 0]
     second.core.leave(host.now_ms)
     settle(first, second)
     assert overdue() == [7]
     first.core.overdue = 0
-    first.beat()
+    first.heartbeat()
     assert overdue() == [0]
     with pytest.raises(KafkaError, match="overdue is 4097: expected 0 to 4096"):
-        host.beat(_beat("w1", overdue=SLOTS + 1))
+        host.heartbeat(_heartbeat("w1", overdue=SLOTS + 1))
 
 
 def test_every_request_is_answered_exactly_once() -> None:
@@ -379,10 +382,10 @@ def test_every_request_is_answered_exactly_once() -> None:
     tokens = []
     for turn in range(30):
         worker = workers[turn % 3]
-        tokens.append(host.beat(worker.core.beat(host.now_ms), wait_ms=turn % 2 * 500))
+        tokens.append(host.heartbeat(worker.core.heartbeat(host.now_ms), wait_ms=turn % 2 * 500))
         tokens.append(host.table(known_epoch=turn % 3, wait_ms=100))
         if turn % 7 == 0:
-            tokens.append(host.beat(_beat(f"n{turn}", epoch=worker.core.epoch)))
+            tokens.append(host.heartbeat(_heartbeat(f"n{turn}", epoch=worker.core.epoch)))
         if turn % 4 == 0:
             host.commit(ok=turn % 8 == 0)
         host.pass_time(50)

@@ -1,15 +1,15 @@
 """Transcripts of cliques: workers join, hand slots over, leave, die and come back."""
 
-from penstock.ring import SLOTS, BeatStatus
+from penstock.ring import SLOTS, HeartbeatStatus
 from tests.ring.clique_harness import LEASE_MS, START_MS, TestHost, Worker, settle
 
 
 def test_the_first_worker_owns_everything_once_it_knows_the_table() -> None:
     host = TestHost()
     first = Worker(host, "w1")
-    assert first.beat().status is BeatStatus.INTRODUCED
+    assert first.heartbeat().status is HeartbeatStatus.INTRODUCED
     assert not first.startable
-    assert first.beat().status is BeatStatus.OK
+    assert first.heartbeat().status is HeartbeatStatus.OK
     assert len(first.startable) == SLOTS
 
 
@@ -20,12 +20,12 @@ def test_a_newcomer_gets_a_slot_when_its_owner_has_let_go_of_it() -> None:
     second.join()
     assert not second.startable
     assert len(first.startable) == SLOTS, "it has not been told yet"
-    first.beat()
+    first.heartbeat()
     assert len(first.startable) == SLOTS // 2
-    second.beat()
+    second.heartbeat()
     assert not second.startable, "the first one has not reported yet that it let go"
-    first.beat()
-    second.beat()
+    first.heartbeat()
+    second.heartbeat()
     assert len(second.startable) == SLOTS // 2
     assert not first.startable & second.startable
 
@@ -67,8 +67,8 @@ def test_a_worker_that_leaves_hands_over_without_waiting_for_a_lease() -> None:
     settle(first, second)
     first.core.leave(host.now_ms)
     while not first.core.has_left:
-        first.beat()
-    second.beat()
+        first.heartbeat()
+    second.heartbeat()
     assert len(second.startable) == SLOTS
     assert host.now_ms == START_MS
 
@@ -82,10 +82,10 @@ def test_a_worker_that_dies_loses_its_slots_after_one_lease_and_cannot_use_them_
     assert first.startable
     for _ in range(5):
         host.pass_time(LEASE_MS // 4)
-        second.beat()
+        second.heartbeat()
     assert not first.startable
     assert len(second.startable) == SLOTS
-    assert first.beat().status is BeatStatus.FENCED
+    assert first.heartbeat().status is HeartbeatStatus.FENCED
     first.join()
     settle(first, second)
     assert len(first.startable) == SLOTS // 2
@@ -100,7 +100,7 @@ def test_the_same_name_gets_the_same_slots_back() -> None:
     mine = second.startable
     second.core.leave(host.now_ms)
     while not second.core.has_left:
-        second.beat()
+        second.heartbeat()
     settle(first, third)
     again = Worker(host, "w2")
     again.join()
@@ -116,15 +116,15 @@ def test_a_new_incarnation_waits_for_the_lease_of_the_old_one_and_takes_its_plac
     settle(other, old)
     mine = old.startable
     new = Worker(host, "w2")
-    reply = new.beat()
-    assert reply.status is BeatStatus.NAME_TAKEN
+    reply = new.heartbeat()
+    assert reply.status is HeartbeatStatus.NAME_TAKEN
     assert reply.retry_ms <= LEASE_MS
     epoch_before = host.newest_table().epoch
     while not new.core.is_member:
         host.pass_time(LEASE_MS // 8)
         assert not new.core.is_member or not old.startable
-        new.beat()
-        other.beat()
+        new.heartbeat()
+        other.heartbeat()
     assert new.startable == mine
     assert host.newest_table().epoch == epoch_before + 1, "the slots did not move to another worker and back"
 
@@ -138,6 +138,6 @@ def test_an_owner_is_not_replaced_while_its_lease_lasts_whatever_happens_to_the_
     for _ in range(20):
         host.fail_over()
         host.pass_time(LEASE_MS // 5)
-        first.beat()
-        second.beat()
+        first.heartbeat()
+        second.heartbeat()
         assert len(first.startable) == len(second.startable) == SLOTS // 2

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.ring import SLOTS, BeatReply, BeatStatus, Table, slots_of
+from penstock.ring import SLOTS, HeartbeatReply, HeartbeatStatus, Table, slots_of
 from penstock.ring.clique_state import CliqueState
-from penstock.ring.member import BEATS_PER_LEASE, LEASE_MARGIN, RETRIES_PER_LEASE, MemberCore
+from penstock.ring.member import HEARTBEATS_PER_LEASE, LEASE_MARGIN, RETRIES_PER_LEASE, MemberCore
 
 LEASE_MS = 8_000
 USABLE_MS = LEASE_MS * (1 - LEASE_MARGIN)
@@ -30,14 +30,14 @@ class Clique:
     def drop(self, worker: str) -> None:
         self.state = self.state.expire(worker, self.state.members[worker].member_id, 0)
 
-    def report(self, core: MemberCore, now_ms: float) -> BeatReply:
+    def report(self, core: MemberCore, now_ms: float) -> HeartbeatReply:
         reply = self.answer(core, now_ms)
         core.replied(reply, now_ms)
         return reply
 
-    def answer(self, core: MemberCore, now_ms: float) -> BeatReply:
-        """The reply to a beat that is sent now; the test delivers it, or not."""
-        self.state, reply = self.state.beat(core.beat(now_ms), 0)
+    def answer(self, core: MemberCore, now_ms: float) -> HeartbeatReply:
+        """The reply to a heartbeat that is sent now; the test delivers it, or not."""
+        self.state, reply = self.state.heartbeat(core.heartbeat(now_ms), 0)
         return reply
 
     def join(self, now_ms: float = 0) -> None:
@@ -53,7 +53,7 @@ def _startable(core: MemberCore, now_ms: float) -> set[int]:
     return {slot for slot in range(SLOTS) if core.may_start(slot, now_ms) is not None}
 
 
-def test_the_lease_counts_from_the_sending_of_the_beat_less_a_margin() -> None:
+def test_the_lease_counts_from_the_sending_of_the_heartbeat_less_a_margin() -> None:
     clique = Clique()
     clique.join(now_ms=0)
     assert clique.core.may_start(0, USABLE_MS - 1) is not None
@@ -85,10 +85,10 @@ def test_a_slot_is_held_from_its_acquisition_on_and_started_when_on_acquire_has_
     clique = Clique()
     while not clique.core.is_member:
         clique.report(clique.core, 0)
-    assert clique.core.beat(0).held == b""
+    assert clique.core.heartbeat(0).held == b""
     slots = clique.core.take_acquired()
     assert slots.keys() == set(range(SLOTS))
-    assert len(slots_of(clique.core.beat(0).held)) == SLOTS
+    assert len(slots_of(clique.core.heartbeat(0).held)) == SLOTS
     assert not _startable(clique.core, 0)
     clique.core.acquired([5])
     assert _startable(clique.core, 0) == {5}
@@ -112,9 +112,9 @@ def test_a_revoked_slot_is_held_until_its_handlers_and_on_release_have_finished(
     assert core.take_releasable() == []
     core.finish(slot)
     assert core.take_releasable() == [slot]
-    assert slots_of(core.beat(1).held).count(slot) == 1
+    assert slots_of(core.heartbeat(1).held).count(slot) == 1
     core.released([slot], 1)
-    assert slot not in slots_of(core.beat(1).held)
+    assert slot not in slots_of(core.heartbeat(1).held)
 
 
 def test_a_worker_reports_at_once_what_it_has_released() -> None:
@@ -122,9 +122,9 @@ def test_a_worker_reports_at_once_what_it_has_released() -> None:
     clique.join()
     clique.add("other")
     clique.report(clique.core, 1_000)
-    assert clique.core.next_beat_ms == 1_000 + LEASE_MS / BEATS_PER_LEASE
+    assert clique.core.next_heartbeat_ms == 1_000 + LEASE_MS / HEARTBEATS_PER_LEASE
     clique.core.released(clique.core.take_releasable(), 1_100)
-    assert clique.core.next_beat_ms == 1_100
+    assert clique.core.next_heartbeat_ms == 1_100
 
 
 def test_a_worker_reports_at_once_that_it_never_took_a_slot_that_it_must_hand_over() -> None:
@@ -133,7 +133,7 @@ def test_a_worker_reports_at_once_that_it_never_took_a_slot_that_it_must_hand_ov
         clique.report(clique.core, 0)
     clique.add("other")
     clique.report(clique.core, 10)
-    assert clique.core.next_beat_ms == 10
+    assert clique.core.next_heartbeat_ms == 10
     clique.report(clique.core, 10)
     assert clique.state.share_of("other") == SLOTS // 2
 
@@ -187,11 +187,11 @@ def test_a_fenced_worker_owns_nothing_and_begins_again_as_another_member() -> No
     core = clique.core
     late = clique.answer(core, 1)
     clique.drop("me")
-    assert clique.report(core, 2).status is BeatStatus.FENCED
+    assert clique.report(core, 2).status is HeartbeatStatus.FENCED
     assert core.member_id == "me-2"
     assert not core.is_member
     assert not _startable(core, 2)
-    assert core.next_beat_ms == 2
+    assert core.next_heartbeat_ms == 2
     core.replied(late, 3)
     assert not core.is_member, "a reply to its former self"
 
@@ -208,7 +208,7 @@ def test_a_handler_of_its_former_self_keeps_its_slot_held() -> None:
     core.released(done, 1)
     clique.join(now_ms=1)
     assert 7 not in _startable(core, 1)
-    assert 7 in slots_of(core.beat(1).held)
+    assert 7 in slots_of(core.heartbeat(1).held)
     core.finish(7)
     core.released(core.take_releasable(), 2)
     clique.acquire()
@@ -232,7 +232,7 @@ def test_a_worker_that_leaves_acquires_nothing_more_and_is_gone_when_the_clique_
     clique.join()
     core = clique.core
     core.leave(5)
-    assert core.next_beat_ms == 5
+    assert core.next_heartbeat_ms == 5
     clique.report(core, 5)
     core.released(core.take_releasable(), 5)
     assert core.take_acquired() == {}
@@ -249,27 +249,27 @@ def test_a_worker_can_leave_before_it_has_joined() -> None:
     assert clique.core.has_left
 
 
-def test_a_worker_beats_several_times_per_lease_and_more_often_without_an_answer() -> None:
+def test_a_worker_sends_heartbeats_several_times_per_lease_and_more_often_without_an_answer() -> None:
     clique = Clique()
     clique.join()
-    clique.core.beat(100)
-    assert clique.core.next_beat_ms == 100 + LEASE_MS / BEATS_PER_LEASE
+    clique.core.heartbeat(100)
+    assert clique.core.next_heartbeat_ms == 100 + LEASE_MS / HEARTBEATS_PER_LEASE
     clique.core.unanswered(200)
-    assert clique.core.next_beat_ms == 200 + LEASE_MS / RETRIES_PER_LEASE
+    assert clique.core.next_heartbeat_ms == 200 + LEASE_MS / RETRIES_PER_LEASE
 
 
-def test_a_worker_whose_name_is_taken_asks_again_and_does_not_wait_longer_than_a_beat() -> None:
+def test_a_worker_whose_name_is_taken_asks_again_and_does_not_wait_longer_than_a_heartbeat() -> None:
     clique = Clique("me")
-    assert clique.report(clique.core, 0).status is BeatStatus.NAME_TAKEN
-    assert clique.core.next_beat_ms == LEASE_MS / BEATS_PER_LEASE
+    assert clique.report(clique.core, 0).status is HeartbeatStatus.NAME_TAKEN
+    assert clique.core.next_heartbeat_ms == LEASE_MS / HEARTBEATS_PER_LEASE
 
 
-def test_only_the_latest_beats_are_remembered() -> None:
+def test_only_the_latest_heartbeats_are_remembered() -> None:
     clique = Clique()
     clique.join()
     first = clique.answer(clique.core, 100)
     for number in range(100):
-        clique.core.beat(200 + number)
+        clique.core.heartbeat(200 + number)
     clique.core.replied(first, 500)
     assert clique.core.lease_ends_ms == USABLE_MS
 

@@ -49,9 +49,9 @@ def test_no_request_enters_a_slot_that_was_lost() -> None:
     second.join()
     first.core.start(7, host.now_ms)
     host.pass_time(LEASE_MS // 2)
-    second.beat()
+    second.heartbeat()
     host.pass_time(LEASE_MS // 2)
-    second.beat()
+    second.heartbeat()
     first.core.learned(host.newest_table(), host.now_ms)
     assert not first.core.is_member
     first.core.lease_ends_ms = host.now_ms + 1  # as if the news had come before the end of the lease

@@ -1,9 +1,9 @@
 """Members that share a cell with compare-and-set: they judge each other, and only what they have seen."""
 
-from penstock.ring import SLOTS, BeatReply, BeatStatus
+from penstock.ring import SLOTS, HeartbeatReply, HeartbeatStatus
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.member import MemberCore
-from penstock.ring.observer import SILENCE, SilenceObserver, apply_beat
+from penstock.ring.observer import SILENCE, SilenceObserver, apply_heartbeat
 from penstock.ring.state_codec import decode_state, encode_state
 
 LEASE_MS = 8_000
@@ -30,14 +30,14 @@ class SharingMember:
         self.core = MemberCore(worker=worker, new_member_id=lambda: next(ids), now_ms=0, lease_ms=LEASE_MS)
         self.observer = SilenceObserver()
 
-    def prepare(self, now_ms: float) -> tuple[int, bytes, BeatReply]:
+    def prepare(self, now_ms: float) -> tuple[int, bytes, HeartbeatReply]:
         """Everything but the write."""
-        beat = self.core.beat(now_ms)
+        heartbeat = self.core.heartbeat(now_ms)
         state = decode_state(self.cell.data)
-        after, reply = apply_beat(state, beat, self.observer.silent(state, now_ms), 0)
+        after, reply = apply_heartbeat(state, heartbeat, self.observer.silent(state, now_ms), 0)
         return self.cell.revision, encode_state(after), reply
 
-    def beat(self, now_ms: float) -> BeatStatus:
+    def heartbeat(self, now_ms: float) -> HeartbeatStatus:
         revision, data, reply = self.prepare(now_ms)
         assert self.cell.put_if(revision, data)
         self.core.replied(reply, now_ms)
@@ -47,7 +47,7 @@ class SharingMember:
 
     def join(self, now_ms: float) -> None:
         while not self.core.is_member:
-            self.beat(now_ms)
+            self.heartbeat(now_ms)
 
     @property
     def held(self) -> set[int]:
@@ -60,8 +60,8 @@ def _pair() -> tuple[Cell, SharingMember, SharingMember]:
     first.join(0)
     second.join(0)
     for _ in range(3):
-        first.beat(0)
-        second.beat(0)
+        first.heartbeat(0)
+        second.heartbeat(0)
     assert len(first.held) == len(second.held) == SLOTS // 2
     return cell, first, second
 
@@ -69,18 +69,18 @@ def _pair() -> tuple[Cell, SharingMember, SharingMember]:
 def test_a_silent_member_is_removed_after_more_than_its_lease_as_its_observer_counts() -> None:
     _, first, second = _pair()
     over_ms = LEASE_MS * SILENCE
-    second.beat(over_ms - 1)
+    second.heartbeat(over_ms - 1)
     assert len(second.held) == SLOTS // 2
-    second.beat(over_ms)
+    second.heartbeat(over_ms)
     assert len(second.held) == SLOTS
-    assert first.beat(over_ms) is BeatStatus.FENCED
+    assert first.heartbeat(over_ms) is HeartbeatStatus.FENCED
 
 
-def test_a_member_that_beats_is_not_removed() -> None:
+def test_a_member_that_sends_heartbeats_is_not_removed() -> None:
     _, first, second = _pair()
     for turn in range(20):
-        assert first.beat(turn * 2_000.0) is BeatStatus.OK
-        assert second.beat(turn * 2_000.0) is BeatStatus.OK
+        assert first.heartbeat(turn * 2_000.0) is HeartbeatStatus.OK
+        assert second.heartbeat(turn * 2_000.0) is HeartbeatStatus.OK
     assert len(first.held) == len(second.held) == SLOTS // 2
 
 
@@ -89,14 +89,14 @@ def test_an_observer_that_has_just_come_has_not_seen_anybody_silent() -> None:
     third = SharingMember(cell, "w3")
     third.join(1_000_000)
     assert "w1" in decode_state(cell.data).members
-    assert first.beat(1_000_000) is BeatStatus.OK
+    assert first.heartbeat(1_000_000) is HeartbeatStatus.OK
 
 
 def test_a_judgement_on_an_outdated_state_is_not_written() -> None:
     cell, first, second = _pair()
     over_ms = LEASE_MS * SILENCE
     revision, data, _ = second.prepare(over_ms)
-    first.beat(over_ms)
+    first.heartbeat(over_ms)
     assert not cell.put_if(revision, data)
     assert "w1" in decode_state(cell.data).members
 
@@ -105,10 +105,10 @@ def test_a_newcomer_under_the_name_of_a_silent_member_takes_its_place() -> None:
     cell, first, second = _pair()
     mine = first.held
     new = SharingMember(cell, "w1", "2")
-    assert new.beat(0) is BeatStatus.NAME_TAKEN
+    assert new.heartbeat(0) is HeartbeatStatus.NAME_TAKEN
     epoch = decode_state(cell.data).epoch
-    second.beat(5_000)
-    assert new.beat(LEASE_MS * SILENCE) is BeatStatus.OK
+    second.heartbeat(5_000)
+    assert new.heartbeat(LEASE_MS * SILENCE) is HeartbeatStatus.OK
     assert new.held == mine
     assert decode_state(cell.data).epoch == epoch + 1
 
@@ -116,8 +116,8 @@ def test_a_newcomer_under_the_name_of_a_silent_member_takes_its_place() -> None:
 def test_a_newcomer_joins_in_the_same_write_that_removes_others() -> None:
     cell, _, _ = _pair()
     third = SharingMember(cell, "w3")
-    assert third.beat(0) is BeatStatus.INTRODUCED
-    assert third.beat(LEASE_MS * SILENCE) is BeatStatus.OK
+    assert third.heartbeat(0) is HeartbeatStatus.INTRODUCED
+    assert third.heartbeat(LEASE_MS * SILENCE) is HeartbeatStatus.OK
     assert decode_state(cell.data).members.keys() == {"w3"}
 
 
@@ -127,7 +127,7 @@ def test_a_write_with_an_unknown_outcome_can_be_repeated() -> None:
     revision, data, reply = first.prepare(10)
     assert cell.put_if(revision, data)
     state = decode_state(cell.data)
-    again, answer = apply_beat(state, first.core.beat(10), {}, 0)
-    assert (answer.status, answer.epoch) == (BeatStatus.OK, reply.epoch)
+    again, answer = apply_heartbeat(state, first.core.heartbeat(10), {}, 0)
+    assert (answer.status, answer.epoch) == (HeartbeatStatus.OK, reply.epoch)
     assert again is state
-    assert second.beat(10) is BeatStatus.OK
+    assert second.heartbeat(10) is HeartbeatStatus.OK

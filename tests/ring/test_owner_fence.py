@@ -42,7 +42,7 @@ def test_an_owner_that_was_removed_loses_its_leases_and_cannot_settle() -> None:
     slots = fence.deliverable("w1", first.core.member_id)
     for _ in range(5):
         host.pass_time(LEASE_MS // 4)
-        second.beat()
+        second.heartbeat()
     lost = fence.take(host.newest_table())
     assert lost == {slot: (first.core.member_id, epoch) for slot, epoch in slots.items()}
     assert not any(fence.may_settle(first.core.member_id, slot, epoch) for slot, epoch in slots.items())
@@ -68,7 +68,7 @@ def test_a_slot_that_its_owner_gets_back_in_the_middle_of_a_handover_has_a_new_e
     handed_over = owned.keys() - fence.deliverable("w1", first.core.member_id).keys()
     third.core.leave(host.now_ms)
     while not third.core.has_left:
-        third.beat()
+        third.heartbeat()
     assert fence.take(host.newest_table()).keys() >= handed_over
     for slot in handed_over:
         assert not fence.may_settle(first.core.member_id, slot, owned[slot])

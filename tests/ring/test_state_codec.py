@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UnknownFormat
-from penstock.ring import SLOTS, Beat, bitmap_of
+from penstock.ring import SLOTS, Heartbeat, bitmap_of
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.state_codec import decode_state, encode_state
 
@@ -15,13 +15,17 @@ def _busy_state() -> CliqueState:
     """Members, one that leaves, slots on their way, and a home."""
     state = CliqueState.begin(1_000_000)
     for worker in ("a", "b", "c", "d"):
-        beat = Beat(worker=worker, member_id=worker, sequence=1, epoch=state.epoch, streams=("orders",))
-        state, _ = state.beat(beat, 5)
+        heartbeat = Heartbeat(
+            worker=worker, member_id=worker, sequence=1, epoch=state.epoch, streams=("orders",)
+        )
+        state, _ = state.heartbeat(heartbeat, 5)
     state = state.expire("b", "b", 6)
     held = bitmap_of(range(0, SLOTS, 3))
-    state, _ = state.beat(Beat(worker="a", member_id="a", sequence=2, epoch=state.epoch, held=held), 7)
-    leaving = Beat(worker="c", member_id="c", sequence=2, epoch=state.epoch, held=held, leaving=True)
-    return state.beat(leaving, 8)[0]
+    state, _ = state.heartbeat(
+        Heartbeat(worker="a", member_id="a", sequence=2, epoch=state.epoch, held=held), 7
+    )
+    leaving = Heartbeat(worker="c", member_id="c", sequence=2, epoch=state.epoch, held=held, leaving=True)
+    return state.heartbeat(leaving, 8)[0]
 
 
 STATE = _busy_state()
@@ -41,7 +45,7 @@ def test_a_state_survives() -> None:
 
 def test_a_usual_state_is_small() -> None:
     state = CliqueState.begin(1_000_000)
-    state, _ = state.beat(Beat(worker="a", member_id="a", sequence=1, epoch=state.epoch), 5)
+    state, _ = state.heartbeat(Heartbeat(worker="a", member_id="a", sequence=1, epoch=state.epoch), 5)
     assert len(encode_state(state)) < 17_000
     assert len(encode_state(state.expire("a", "a", 6))) < 1_000
 

@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "lease shorter than the leader's",
-        "a follower honours the lease for half of the time that its leader's beats name",
+        "a follower honours the lease for half of the time that its leader's heartbeats name",
         (Change(core.Raft, "heard", "self.lease_s = lease_s", "self.lease_s = lease_s / 2"),),
         seeds=500,
     ),
@@ -247,7 +247,7 @@ MUTANTS = (
     ),
     Mutant(
         "an earlier answer allows the joint step",
-        "the answer to a beat from before the change speaks for a replica whose disk has died since",
+        "the answer to a heartbeat from before the change speaks for a replica whose disk has died since",
         (
             Change(
                 membership,

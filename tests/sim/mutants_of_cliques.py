@@ -52,13 +52,13 @@ CLIQUE_MUTANTS = (
     ),
     Mutant(
         "resurrected member",
-        "a delayed beat of a removed member brings it back",
+        "a delayed heartbeat of a removed member brings it back",
         (
             Change(
                 clique_state.CliqueState,
                 "may_join",
-                "beat.epoch != NO_EPOCH and self.removed_epoch <= beat.epoch",
-                "beat.epoch != NO_EPOCH",
+                "heartbeat.epoch != NO_EPOCH and self.removed_epoch <= heartbeat.epoch",
+                "heartbeat.epoch != NO_EPOCH",
             ),
         ),
         level=RING,
@@ -93,13 +93,13 @@ CLIQUE_MUTANTS = (
         seeds=40,
     ),
     Mutant(
-        "release by an uninformed beat",
+        "release by an uninformed heartbeat",
         "a member that does not know of a handover releases slots that it is about to use",
         (
             Change(
                 clique_state.CliqueState,
                 "_released_by",
-                "and since <= beat.epoch ",
+                "and since <= heartbeat.epoch\n",
                 "",
             ),
         ),

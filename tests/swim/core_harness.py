@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeVar
 from penstock.swim import (
     Conflict,
     Effect,
-    Endpoint,
+    GossipEndpoint,
     MemberChanged,
     MemberMeta,
-    Refused,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -35,13 +35,13 @@ from tests.swim.simulated_cluster import KEY, SALT, meta, replica
 
 T = TypeVar("T")
 ME = replica(1)
-OTHER_ENDPOINT = Endpoint("10.0.0.99", 9192)
+OTHER_ENDPOINT = GossipEndpoint("10.0.0.99", 9192)
 
 
 class Said(NamedTuple):
     """A packet (to an endpoint) or frame (to a node) of node 1, opened."""
 
-    to: Endpoint | NodeId
+    to: GossipEndpoint | NodeId
     receiver: Replica
     messages: list[Message]
 
@@ -97,9 +97,9 @@ class CoreHarness:
     def says(self, node: int, *messages: Message, **about: object) -> list[Said]:
         """Delivers a packet from that node, and returns node 1's immediate responses."""
         data = self.seal_packet(replica(node), *messages, **about)  # type: ignore[arg-type]
-        return self.arrives(data, Endpoint(f"10.0.0.{node}", 9192))
+        return self.arrives(data, GossipEndpoint(f"10.0.0.{node}", 9192))
 
-    def arrives(self, data: bytes, source: Endpoint = OTHER_ENDPOINT) -> list[Said]:
+    def arrives(self, data: bytes, source: GossipEndpoint = OTHER_ENDPOINT) -> list[Said]:
         return self.opened(self.happened(self.core.step(self.now, source, data)))
 
     def says_reliably(self, node: int, *messages: Message, **about: object) -> list[Said]:
@@ -155,8 +155,8 @@ class CoreHarness:
         return [each.incarnation for each in self.effects if isinstance(each, SaveIncarnation)]
 
     @property
-    def troubles(self) -> list[Refused | Conflict]:
-        return [each for each in self.effects if isinstance(each, Refused | Conflict)]
+    def troubles(self) -> list[PacketRefused | Conflict]:
+        return [each for each in self.effects if isinstance(each, PacketRefused | Conflict)]
 
 
 def only(kind: type[T], said: Iterable[Said]) -> list[T]:

@@ -12,10 +12,10 @@ import msgspec
 from penstock.swim import (
     Conflict,
     Effect,
-    Endpoint,
+    GossipEndpoint,
     MemberChanged,
     MemberMeta,
-    Refused,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -33,7 +33,7 @@ SALT = bytes(range(16))
 def meta(node: int, folder: int = 0, **about: object) -> MemberMeta:
     fields: dict[str, object] = {
         "cluster_id": "cluster",
-        "cluster": Endpoint(f"10.0.0.{node}", 9192),
+        "cluster": GossipEndpoint(f"10.0.0.{node}", 9192),
         **about,
     }
     return MemberMeta(node=node, folder_incarnation=folder or 1000 + node, **fields)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ class Host:
         self.delay = (0.0, 0.0)
         """Seconds that everything to and from it takes longer: too little CPU, a long queue."""
         self.core: Swim
-        self.troubles: list[Refused | Conflict] = []
+        self.troubles: list[PacketRefused | Conflict] = []
 
     def boot(self, now: float) -> list[Effect]:
         self.boots += 1
@@ -115,7 +115,7 @@ class SimulatedCluster:
         self.beliefs: list[Belief] = []
         self.packets_sent = 0
         self.records = records
-        self.recorded: list[tuple[Endpoint, Endpoint, bytes]] = []
+        self.recorded: list[tuple[GossipEndpoint, GossipEndpoint, bytes]] = []
         """With `records`: every packet with its source and target, for tests that eavesdrop."""
         self._events: list[tuple[float, int, int, object]] = []
         self._order = itertools.count()
@@ -132,7 +132,7 @@ class SimulatedCluster:
     def adds_a_copy(self, node: int, host_id: int) -> Host:
         """Copies the node's folder to another host, to be started there later than the original."""
         original = self.members[node]
-        elsewhere = Endpoint(f"10.0.1.{host_id}", 9192)
+        elsewhere = GossipEndpoint(f"10.0.1.{host_id}", 9192)
         about = msgspec.structs.replace(original.meta, cluster=elsewhere)
         copy = self.members[host_id] = Host(about, Random(self.random.random()), self.settings, KEY)
         copy.host_id, copy.boots, copy.saved_incarnation = host_id, original.boots, original.saved_incarnation
@@ -213,14 +213,14 @@ class SimulatedCluster:
                     self.beliefs.append(Belief(self.now, host.meta.node, member.node, state))
                 case SaveIncarnation(incarnation=incarnation):
                     host.saved_incarnation = incarnation
-                case Refused() | Conflict():
+                case PacketRefused() | Conflict():
                     host.troubles.append(effect)
         if host.core.next_deadline < host.wakes_at:
             host.wakes_at = host.core.next_deadline
             host.alarm = next(self._order)
             self._put(max(self.now, host.wakes_at), host.host_id, ("tick", host.alarm))
 
-    def _send(self, sender: Host, to: Endpoint, data: bytes) -> None:
+    def _send(self, sender: Host, to: GossipEndpoint, data: bytes) -> None:
         assert len(data) <= self.settings.max_packet_bytes
         self.packets_sent += 1
         if self.records:
@@ -230,13 +230,13 @@ class SimulatedCluster:
                 arrival = self._arrival(sender, host)
                 self._put(arrival, host.host_id, ("packet", sender.meta.cluster, data))
 
-    def _send_reliable(self, sender: Host, to: NodeId | Endpoint, data: bytes) -> None:
+    def _send_reliable(self, sender: Host, to: NodeId | GossipEndpoint, data: bytes) -> None:
         connected = self.has_reliable and sender.host_id == sender.meta.node  # a copy never is
         for host in self._reached(sender, to) if connected else ():
             frame = ("frame", NodeId(sender.meta.node), data)
             self._put(self._arrival(sender, host), host.host_id, frame)
 
-    def _reached(self, sender: Host, to: NodeId | Endpoint) -> list[Host]:
+    def _reached(self, sender: Host, to: NodeId | GossipEndpoint) -> list[Host]:
         here = self._sides.get(sender.meta.node)
         return [
             host

@@ -2,14 +2,22 @@
 
 from random import Random
 
-from penstock.swim import Endpoint, Refusal, Refused, SendPacket, Session, State, SwimSettings
+from penstock.swim import (
+    GossipEndpoint,
+    PacketRefusal,
+    PacketRefused,
+    SendPacket,
+    Session,
+    State,
+    SwimSettings,
+)
 from penstock.swim.packets import ANY_RECEIVER, Ack, Alive, Dead, Ping, Suspect
 from penstock.swim.seal import Seal
 from penstock.types import NodeId
 from tests.swim.core_harness import ME, CoreHarness, only
 from tests.swim.simulated_cluster import SALT, SimulatedCluster, meta, replica
 
-ATTACKER = Endpoint("192.0.2.66", 666)
+ATTACKER = GossipEndpoint("192.0.2.66", 666)
 
 
 def test_a_packet_that_is_sent_again_is_not_answered_again() -> None:
@@ -17,14 +25,14 @@ def test_a_packet_that_is_sent_again_is_not_answered_again() -> None:
     packet = harness.seal_packet(replica(2), Ping(5))
     assert harness.arrives(packet)
     assert harness.arrives(packet, ATTACKER) == []
-    assert harness.core.refused[Refusal.REPLAYED] == 1
+    assert harness.core.refused[PacketRefusal.REPLAYED] == 1
 
 
 def test_a_packet_for_another_receiver_is_not_taken() -> None:
     harness = CoreHarness().knows(2, 3)
     harness.says(2, Dead(0, replica(3)), to=replica(4))
     assert harness.state(3) is State.ALIVE
-    assert harness.core.refused[Refusal.MISDIRECTED] == 1
+    assert harness.core.refused[PacketRefusal.MISDIRECTED] == 1
     assert harness.troubles == []
 
 
@@ -33,7 +41,7 @@ def test_a_frame_that_claims_to_be_another_nodes_is_not_taken() -> None:
     frame = harness.seal_packet(replica(3), Dead(0, replica(2)))
     harness.core.step_reliable(harness.now, NodeId(4), frame)
     assert harness.state(2) is State.ALIVE
-    assert harness.core.refused[Refusal.MALFORMED] == 1
+    assert harness.core.refused[PacketRefusal.MALFORMED] == 1
 
 
 def test_a_packet_from_before_the_senders_restart_is_not_taken() -> None:
@@ -51,7 +59,7 @@ def test_packets_without_the_key_are_refused() -> None:
     assert harness.state(2) is State.ALIVE
     assert harness.state(9) is None
     assert harness.core.incarnation == 0
-    assert harness.core.refused[Refusal.KEY] == 2
+    assert harness.core.refused[PacketRefusal.KEY] == 2
 
 
 def test_a_flood_of_garbage_is_reported_once_a_minute() -> None:
@@ -63,10 +71,10 @@ def test_a_flood_of_garbage_is_reported_once_a_minute() -> None:
         harness.now += 1.0
         assert second < 60 or len(harness.troubles) == 2
     _, second_notice = harness.troubles
-    assert isinstance(second_notice, Refused)
+    assert isinstance(second_notice, PacketRefused)
     assert second_notice.source == str(ATTACKER)
     assert second_notice.suppressed == 60 * 20 - 1
-    assert harness.core.refused[Refusal.KEY] == 120 * 20
+    assert harness.core.refused[PacketRefusal.KEY] == 120 * 20
 
 
 def test_random_bytes_never_disturb_a_node_with_or_without_a_key() -> None:
@@ -105,7 +113,7 @@ def test_packets_in_any_order_and_repeated_are_each_accepted_once() -> None:
     Random(5).shuffle(arriving)
     answers = [said for packet in arriving for said in harness.arrives(packet)]
     assert sorted(ack.number for ack in only(Ack, answers)) == list(range(100))
-    assert harness.core.refused[Refusal.REPLAYED] == 200
+    assert harness.core.refused[PacketRefusal.REPLAYED] == 200
 
 
 def test_all_packets_are_encrypted_but_those_to_a_connected_node_of_the_version_before() -> None:
@@ -135,7 +143,7 @@ def test_a_copy_of_a_connected_node_is_ignored_and_the_original_is_heard() -> No
     harness.core.connected(harness.now, NodeId(3), Session(replica(3), 1))
     copied = meta(3, cluster=ATTACKER)
     assert harness.says(3, Ping(1), Alive(70, copied), to=ANY_RECEIVER, epoch=2, sequence=0) == []
-    assert harness.core.refused[Refusal.RIVAL] == 1
+    assert harness.core.refused[PacketRefusal.RIVAL] == 1
     assert harness.core.members[replica(3)].meta.cluster != ATTACKER
     assert harness.says(3, Ping(2), sequence=50)
 

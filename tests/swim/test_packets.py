@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.swim import Endpoint, MemberMeta, PacketError, Refusal, State
+from penstock.swim import GossipEndpoint, MemberMeta, PacketError, PacketRefusal, State
 from penstock.swim.packets import (
     ANY_RECEIVER,
     FIXED_BYTES,
@@ -42,7 +42,7 @@ numbers = st.integers(0, 2**63 - 1)
 incarnations = st.integers(0, MAX_INCARNATION - 1)
 replicas = st.builds(Replica, st.integers(0, 2**31 - 1).map(NodeId), numbers)
 hosts = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=40)
-endpoints = st.builds(Endpoint, hosts, st.integers(0, 65535))
+endpoints = st.builds(GossipEndpoint, hosts, st.integers(0, 65535))
 metas = st.builds(
     MemberMeta,
     node=st.integers(0, 2**31 - 1),
@@ -151,14 +151,14 @@ def test_a_packet_of_another_key_is_refused_as_such(
     """Rule 3."""
     with pytest.raises(PacketError) as refused:
         Seal(opened_with, SALT).open(Seal(sealed_with, SALT).close(envelope(Ping(1))), MAX_BYTES)
-    assert refused.value.reason is Refusal.KEY
+    assert refused.value.reason is PacketRefusal.KEY
 
 
 def test_a_packet_of_another_version_is_refused_as_such() -> None:
     sealed = Seal(KEY, SALT).close(envelope(Ping(1)))
     with pytest.raises(PacketError, match="version 2") as refused:
         Seal(KEY, SALT).open(b"\x02" + sealed[1:], MAX_BYTES)
-    assert refused.value.reason is Refusal.VERSION
+    assert refused.value.reason is PacketRefusal.VERSION
 
 
 def test_a_packet_above_the_limit_is_refused_before_it_is_read() -> None:
@@ -214,7 +214,7 @@ def test_the_envelope_never_takes_more_than_is_set_aside_for_it() -> None:
 
 def test_metadata_at_its_limit_fits_and_one_byte_more_does_not() -> None:
     def of_size(size: int) -> MemberMeta:
-        hosts = {"kafka": Endpoint("k" * 200, 9092), "http": Endpoint("h" * 150, 8080)}
+        hosts = {"kafka": GossipEndpoint("k" * 200, 9092), "http": GossipEndpoint("h" * 150, 8080)}
         candidates = (meta(2, rack="r" * length, **hosts) for length in range(129))
         return next(each for each in candidates if len(msgspec.msgpack.encode(each)) == size)
 
@@ -228,7 +228,7 @@ def test_metadata_at_its_limit_fits_and_one_byte_more_does_not() -> None:
 
 def test_metadata_that_peers_could_not_decode_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ConfigError):
-        meta(2, cluster=Endpoint("10.0.0.2", 70_000)).validate()
+        meta(2, cluster=GossipEndpoint("10.0.0.2", 70_000)).validate()
 
 
 # --- encryption

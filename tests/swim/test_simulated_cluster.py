@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.swim import Conflict, Endpoint, Refusal, State, SwimSettings
+from penstock.swim import Conflict, GossipEndpoint, PacketRefusal, State, SwimSettings
 from tests.swim.simulated_cluster import SimulatedCluster, meta
 
 JOIN_LIMIT_S = 15.0
@@ -151,7 +151,7 @@ def test_blocked_datagrams_between_two_members_do_not_kill_either() -> None:
     blocked = {cluster.members[2].meta.cluster, cluster.members[3].meta.cluster}
     send = cluster._send
 
-    def one_path_less(sender: object, to: Endpoint, data: bytes) -> None:
+    def one_path_less(sender: object, to: GossipEndpoint, data: bytes) -> None:
         if {sender.meta.cluster, to} != blocked:  # type: ignore[attr-defined]
             send(sender, to, data)  # type: ignore[arg-type]
 
@@ -233,7 +233,7 @@ def test_a_node_of_another_cluster_changes_nothing_and_both_sides_know_why() -> 
     assert len(stranger.core.members) == 1
     for host in (stranger, cluster.members[1]):
         reasons = [trouble.reason for trouble in host.troubles if not isinstance(trouble, Conflict)]
-        assert set(reasons) == {Refusal.FOREIGN_CLUSTER}
+        assert set(reasons) == {PacketRefusal.FOREIGN_CLUSTER}
         assert len(reasons) <= 3, "told about once a minute"
 
 
@@ -243,7 +243,7 @@ def test_a_member_with_the_wrong_key_stays_outside() -> None:
     cluster.starts([9])
     cluster.passes(60)
     assert all(host.believes(9) is None for host in cluster.up if host is not stranger)
-    assert cluster.members[1].core.refused[Refusal.KEY] > 0
+    assert cluster.members[1].core.refused[PacketRefusal.KEY] > 0
 
 
 def test_a_healthy_cluster_sends_only_probes() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.swim import Endpoint, Member, State, SwimSettings
+from penstock.swim import GossipEndpoint, Member, State, SwimSettings
 from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
 from penstock.swim.table import ClaimResult, MemberTable
 from penstock.types import NodeId
@@ -129,7 +129,7 @@ def test_a_wiped_node_at_its_old_address_is_another_member_and_no_conflict() -> 
 def test_one_node_id_at_two_addresses_is_detected() -> None:
     members = table()
     hears(members, alive(7))
-    elsewhere = meta(2, folder=77, cluster=Endpoint("10.0.0.200", 9192))
+    elsewhere = meta(2, folder=77, cluster=GossipEndpoint("10.0.0.200", 9192))
     assert [member.replica for member in members.id_conflicts(elsewhere)] == [BOB]
     hears(members, Dead(7, BOB))
     assert not list(members.id_conflicts(elsewhere))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from penstock.swim import Conflict, Endpoint, Refusal, Refused, State, SwimSettings
+from penstock.swim import Conflict, GossipEndpoint, PacketRefusal, PacketRefused, State, SwimSettings
 from penstock.swim.core import RESERVED_INCARNATIONS
 from penstock.swim.packets import (
     ANY_RECEIVER,
@@ -24,7 +24,7 @@ from tests.swim.core_harness import ME, CoreHarness, Said, only
 from tests.swim.simulated_cluster import meta, replica
 
 BOB = replica(2)
-BOBS_ENDPOINT = Endpoint("10.0.0.2", 9192)
+BOBS_ENDPOINT = GossipEndpoint("10.0.0.2", 9192)
 ONE_PEER = SwimSettings(reliable_ping=False)
 
 
@@ -128,7 +128,7 @@ def test_a_suspect_is_told_so_with_every_ping() -> None:
 def test_a_helper_passes_the_ack_on() -> None:
     harness = CoreHarness().knows(2, 3)
     [ping] = harness.says(2, IndirectPing(5, replica(3)))
-    assert ping.to == Endpoint("10.0.0.3", 9192)
+    assert ping.to == GossipEndpoint("10.0.0.3", 9192)
     [number] = [each.number for each in only(Ping, [ping])]
     [answer] = harness.says(3, Ack(number))
     assert answer == Said(BOBS_ENDPOINT, BOB, [Ack(5)])
@@ -416,7 +416,7 @@ def test_a_node_among_its_own_seeds_does_not_wait_for_itself() -> None:
 
 def test_a_node_that_is_its_own_seed_under_another_name_finds_that_out() -> None:
     harness = CoreHarness()
-    [packet, _] = harness.core.join(harness.now, [Endpoint("node-1.example", 9192)])
+    [packet, _] = harness.core.join(harness.now, [GossipEndpoint("node-1.example", 9192)])
     assert harness.arrives(packet.data, meta(1).cluster) == []  # type: ignore[union-attr]
     assert harness.passes(60) == []
     assert harness.troubles == []
@@ -424,12 +424,12 @@ def test_a_node_that_is_its_own_seed_under_another_name_finds_that_out() -> None
 
 def test_a_ping_that_is_sent_back_to_its_sender_does_not_hide_the_seed() -> None:
     harness = CoreHarness()
-    [packet, _] = harness.core.join(harness.now, [Endpoint("node-2.example", 9192)])
+    [packet, _] = harness.core.join(harness.now, [GossipEndpoint("node-2.example", 9192)])
     [greeting] = harness.opened([packet])
     harness.arrives(packet.data)  # type: ignore[union-attr]
     harness.says(2, Ack(only(Ping, [greeting])[0].number), Alive(0, meta(2)))
     harness.says(2, Dead(0, BOB))
-    assert Endpoint("node-2.example", 9192) in [each.to for each in harness.passes(60)]
+    assert GossipEndpoint("node-2.example", 9192) in [each.to for each in harness.passes(60)]
 
 
 def test_dead_members_are_sent_gossip_for_a_while() -> None:
@@ -441,7 +441,7 @@ def test_dead_members_are_sent_gossip_for_a_while() -> None:
     assert not gossip_to(BOBS_ENDPOINT, harness.passes(0.5))
 
 
-def gossip_to(place: Endpoint, said: list[Said]) -> list[Said]:
+def gossip_to(place: GossipEndpoint, said: list[Said]) -> list[Said]:
     return [each for each in said if each.to == place and not only(Ping, [each])]
 
 
@@ -532,11 +532,11 @@ def test_a_node_of_another_cluster_is_refused_with_one_notice_and_told_why() -> 
     ]
     assert harness.state(3) is None
     [trouble] = harness.troubles
-    assert isinstance(trouble, Refused)
-    assert trouble.reason is Refusal.FOREIGN_CLUSTER
+    assert isinstance(trouble, PacketRefused)
+    assert trouble.reason is PacketRefusal.FOREIGN_CLUSTER
     assert "'other'" in trouble.detail
     assert "'cluster'" in trouble.detail
-    assert harness.core.refused[Refusal.FOREIGN_CLUSTER] == 50
+    assert harness.core.refused[PacketRefusal.FOREIGN_CLUSTER] == 50
     assert all(answer.messages == [] for answer in answers)
 
 
@@ -565,7 +565,7 @@ def test_a_node_without_a_cluster_talks_to_any_node_until_it_has_one() -> None:
 
 def test_two_addresses_with_one_node_id_are_both_reported_once() -> None:
     harness = CoreHarness().knows(2)
-    other = meta(2, folder=77, cluster=Endpoint("10.0.0.200", 9192))
+    other = meta(2, folder=77, cluster=GossipEndpoint("10.0.0.200", 9192))
     for incarnation in range(5):
         harness.says(3, Alive(incarnation, other))
     assert harness.troubles == [Conflict(meta(2), other)]
@@ -573,7 +573,7 @@ def test_two_addresses_with_one_node_id_are_both_reported_once() -> None:
 
 def test_another_node_with_this_nodes_id_is_reported() -> None:
     harness = CoreHarness()
-    other = meta(1, folder=77, cluster=Endpoint("10.0.0.200", 9192))
+    other = meta(1, folder=77, cluster=GossipEndpoint("10.0.0.200", 9192))
     harness.says(2, Alive(0, other))
     assert harness.troubles == [Conflict(meta(1), other)]
 
@@ -581,10 +581,10 @@ def test_another_node_with_this_nodes_id_is_reported() -> None:
 def test_a_copy_of_this_nodes_folder_is_detected() -> None:
     harness = CoreHarness(epoch=5)
     data = harness.seal_packet(ME, Ping(1), to=ANY_RECEIVER, epoch=6)
-    harness.arrives(data, Endpoint("10.0.0.200", 9192))
+    harness.arrives(data, GossipEndpoint("10.0.0.200", 9192))
     [conflict] = harness.troubles
     assert isinstance(conflict, Conflict)
-    assert conflict.second.cluster == Endpoint("10.0.0.200", 9192)
+    assert conflict.second.cluster == GossipEndpoint("10.0.0.200", 9192)
 
 
 def test_a_member_above_the_limit_is_refused_with_one_notice() -> None:
@@ -592,16 +592,16 @@ def test_a_member_above_the_limit_is_refused_with_one_notice() -> None:
     for node in range(5, 9):
         harness.says(2, Alive(0, meta(node)))
     assert len(harness.core.members) == 4
-    assert harness.core.refused[Refusal.TOO_MANY_MEMBERS] == 4
+    assert harness.core.refused[PacketRefusal.TOO_MANY_MEMBERS] == 4
     assert len(harness.troubles) == 1
 
 
 def test_metadata_above_its_limit_is_refused() -> None:
     harness = CoreHarness().knows(2)
-    bloated = meta(3, kafka=Endpoint("k" * 253, 1), http=Endpoint("h" * 253, 1), rack="r" * 100)
+    bloated = meta(3, kafka=GossipEndpoint("k" * 253, 1), http=GossipEndpoint("h" * 253, 1), rack="r" * 100)
     harness.says(2, Alive(0, bloated))
     assert harness.state(3) is None
-    assert harness.core.refused[Refusal.MALFORMED] == 1
+    assert harness.core.refused[PacketRefusal.MALFORMED] == 1
 
 
 def test_equal_inputs_give_equal_effects() -> None:

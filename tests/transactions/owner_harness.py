@@ -6,7 +6,7 @@ from penstock.effects import Effect
 from penstock.errors import ErrorCode
 from penstock.transactions import (
     AddRequest,
-    CommitRequest,
+    CommitVersionRequest,
     DecisionResult,
     Dialect,
     ErrorResult,
@@ -84,7 +84,9 @@ class Owner:
         named = frozenset(winners)
 
         def ask(now: int, token: int, new: int) -> list[Effect]:
-            request = CommitRequest(owner=self.name, version=version, winners=named, new_producer_id=new)
+            request = CommitVersionRequest(
+                owner=self.name, version=version, winners=named, new_producer_id=new
+            )
             return self.core.commit(now, token, request)
 
         result = self.asks(ask)

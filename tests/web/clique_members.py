@@ -1,4 +1,4 @@
-"""Members of cliques over HTTP, for tests: they beat when the test says so."""
+"""Members of cliques over HTTP, for tests: they send heartbeats when the test says so."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from penstock.ring import BeatReply, Table, slot_of
+from penstock.ring import HeartbeatReply, Table, slot_of
 from penstock.ring.member import MemberCore
 from tests.web.workers import Worker, working
 
@@ -64,16 +64,16 @@ class CliqueMember:
         return {"worker": self.worker, "member_id": self.core.member_id, "epoch": self.epoch}
 
     def send(self, wait_ms: int = 0, **changes: Any) -> httpx.Response:
-        """One beat; `changes` are fields that the worker itself would not send."""
-        beat = msgspec.to_builtins(self.core.beat(now_ms()))
-        path = f"/v1/cliques/{self.clique}/members/{beat.pop('worker')}"
-        return self.http.put(path, json={**beat, "wait_ms": wait_ms, **changes})
+        """One heartbeat; `changes` are fields that the worker itself would not send."""
+        heartbeat = msgspec.to_builtins(self.core.heartbeat(now_ms()))
+        path = f"/v1/cliques/{self.clique}/members/{heartbeat.pop('worker')}"
+        return self.http.put(path, json={**heartbeat, "wait_ms": wait_ms, **changes})
 
-    def beat(self, wait_ms: int = 0, **changes: Any) -> BeatReply:
-        """One beat, and what the worker does because of its reply."""
+    def heartbeat(self, wait_ms: int = 0, **changes: Any) -> HeartbeatReply:
+        """One heartbeat, and what the worker does because of its reply."""
         response = self.send(wait_ms, **changes)
         assert response.status_code == 200, response.text
-        reply = msgspec.json.decode(response.content, type=BeatReply)
+        reply = msgspec.json.decode(response.content, type=HeartbeatReply)
         if reply.table is not None:
             reply.table.check()
         self.core.replied(reply, now_ms())
@@ -87,13 +87,13 @@ class CliqueMember:
 
     def join(self) -> "CliqueMember":
         while not self.core.is_member:
-            self.beat()
+            self.heartbeat()
         return self
 
     def leave(self) -> None:
         self.core.leave(now_ms())
         while not self.core.has_left:
-            self.beat()
+            self.heartbeat()
 
     def owns(self, key: str) -> bool:
         return self.core.may_start(slot_of(key.encode()), now_ms()) is not None
@@ -128,21 +128,21 @@ class CliqueMember:
 
 
 def settled(*members: CliqueMember) -> None:
-    """Beats in turn until nothing changes any more."""
+    """Heartbeats in turn until nothing changes any more."""
     while True:
         before = [member.epoch for member in members]
         for member in members:
-            member.beat()
+            member.heartbeat()
         if before == [member.epoch for member in members] and len(set(before)) == 1:
             return
 
 
-def beat_until(member: CliqueMember, is_enough: Callable[[CliqueMember], bool]) -> None:
-    """Beats, each held back until there is news for the member."""
+def heartbeat_until(member: CliqueMember, is_enough: Callable[[CliqueMember], bool]) -> None:
+    """Heartbeats, each held back until there is news for the member."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_enough(member):
         assert time.monotonic() < deadline, f"{member.worker} waited in vain"
-        member.beat(wait_ms=100)
+        member.heartbeat(wait_ms=100)
 
 
 def publish_keys(http: httpx.Client, topic: str, *keys: str, partition: int | None = None) -> None:

@@ -168,4 +168,4 @@ def test_only_normal_work_is_left_out(broker: Broker) -> None:
 
     left_out = {row.handler.__name__ for row in operations(node) if is_left_out(row)}
     of_attempts = {"lend_attempt", "renew_attempts", "commit_version", "rollback_version"}
-    assert left_out == {"publish", "receive_jobs", "settle_jobs", "send_beat", *of_attempts}
+    assert left_out == {"publish", "receive_jobs", "settle_jobs", "send_heartbeat", *of_attempts}

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from penstock import Broker
-from penstock.ring import SLOTS, BeatStatus
+from penstock.ring import SLOTS, HeartbeatStatus
 from tests.web.clique_members import (
     SHORT_LEASE_MS,
     CliqueMember,
-    beat_until,
     errors,
+    heartbeat_until,
     is_served_nothing,
     keys_of,
     publish_keys,
@@ -127,7 +127,7 @@ def test_a_worker_that_knows_a_later_table_than_the_leader_waits_until_the_leade
         worker.hear("working")
         assert is_served_nothing(worker)
         CliqueMember(http, clique, "two", stream).join()
-        one.beat()
+        one.heartbeat()
         kept = [key for key in one.keys(100) if key in {f"key-{number}" for number in range(50)}]
         assert keys_of(worker.jobs(len(kept))) == kept
 
@@ -159,19 +159,19 @@ def test_a_slot_is_handed_over_when_its_owner_has_drained_it_and_keys_stay_in_or
         begun = [job for job in jobs if job["value"][1] == 1]
         one.start(begun)
         two = CliqueMember(http, clique, "two", stream).join()
-        one.beat()
+        one.heartbeat()
         moving = [key for key in keys if one.revoked(key)]
         assert 5 < len(moving) < 25
         with two.working(broker.http_url) as second:
-            assert not two.beat().table or not any(map(two.owns, moving))
+            assert not two.heartbeat().table or not any(map(two.owns, moving))
             publish_keys(http, stream, *moving)
             assert is_served_nothing(second)
             assert errors(first.settle(begun, epoch=one.epoch)) == []
             unbegun = [job for job in jobs if job["key"] in moving and job not in begun]
             assert errors(first.settle(unbegun, "return", epoch=one.epoch)) == []
             one.finish(begun)
-            one.beat()
-            beat_until(two, lambda member: all(map(member.owns, moving)))
+            one.heartbeat()
+            heartbeat_until(two, lambda member: all(map(member.owns, moving)))
             second.say(type="epoch", epoch=two.epoch)
             handed = second.jobs(3 * len(moving))
     for key in moving:
@@ -215,10 +215,10 @@ def test_a_settlement_of_an_earlier_epoch_than_the_slot_is_refused(
         one.start(jobs)
         earlier = one.epoch
         two = CliqueMember(http, clique, "two", stream).join()
-        one.beat()
+        one.heartbeat()
         moving = [job for job in jobs if one.revoked(job["key"])]
         two.leave()
-        one.beat()
+        one.heartbeat()
         again = worker.jobs(len(moving))
         assert sorted(keys_of(again)) == sorted(keys_of(moving))
         assert set(errors(worker.settle(again, epoch=earlier))) == {"fenced"}
@@ -238,7 +238,7 @@ def test_a_member_whose_lease_has_ended_is_fenced_and_its_messages_go_to_the_nex
     with one.working(broker.http_url) as first:
         jobs = first.jobs(10)
         two = CliqueMember(http, clique, "two", stream).join()
-        beat_until(two, lambda member: len(member.core.held) == SLOTS)
+        heartbeat_until(two, lambda member: len(member.core.held) == SLOTS)
         with two.working(broker.http_url) as second:
             again = second.jobs(10)
             assert sorted(keys_of(again)) == sorted(keys_of(jobs))
@@ -260,7 +260,7 @@ def test_the_delivery_of_an_announced_message_counts_when_its_worker_crashes(
     with first.working(broker.http_url) as worker:
         assert errors(worker.settle(worker.jobs(5), "announce")) == []
     second = CliqueMember(http, clique, "two", stream, lease_ms=SHORT_LEASE_MS).join()
-    beat_until(second, lambda member: len(member.core.held) == SLOTS)
+    heartbeat_until(second, lambda member: len(member.core.held) == SLOTS)
     with second.working(broker.http_url, encoding="batch") as worker:
         head = worker.hear("jobs")
         assert (head["acquired"], head["announce"]) == ([[0, 4, 1]], [[0, 4]])
@@ -270,7 +270,7 @@ def test_the_delivery_of_an_announced_message_counts_when_its_worker_crashes(
         elsewhere = [{"topic": stream, "partition": 0, "offset": 7}]
         assert errors(worker.settle(elsewhere, "announce")) == ["lease_over"]
     third = CliqueMember(http, clique, "three", stream).join()
-    beat_until(third, lambda member: len(member.core.held) == SLOTS)
+    heartbeat_until(third, lambda member: len(member.core.held) == SLOTS)
     with third.working(broker.http_url) as worker:
         assert [job["deliveries"] for job in worker.jobs(5)] == [1, 2, 1, 2, 1]
 
@@ -304,8 +304,8 @@ def test_a_worker_that_comes_back_under_its_name_gets_its_slots_back(
 def test_another_incarnation_waits_for_its_name(http: httpx.Client, clique: str, stream: str) -> None:
     CliqueMember(http, clique, "one", stream).join()
     other = CliqueMember(http, clique, "one", stream)
-    reply = other.beat()
-    assert reply.status is BeatStatus.NAME_TAKEN
+    reply = other.heartbeat()
+    assert reply.status is HeartbeatStatus.NAME_TAKEN
     assert reply.retry_ms > 0
 
 
@@ -332,13 +332,13 @@ def test_epochs_and_members_survive_a_restart(tmp_path: Path, clique: str) -> No
         epoch = one.epoch
     with Broker(data_dir=tmp_path) as broker, httpx.Client(base_url=broker.http_url, timeout=30) as http:
         one.http = http
-        assert one.beat().status is BeatStatus.OK
+        assert one.heartbeat().status is HeartbeatStatus.OK
         assert one.epoch == epoch
         publish_keys(http, "orders", "a")
         with one.working(broker.http_url) as worker:
             assert keys_of(worker.jobs(1)) == ["a"]
         CliqueMember(http, clique, "two", "orders").join()
-        one.beat()
+        one.heartbeat()
         assert one.epoch == epoch + 1
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from penstock.cluster import CLIQUES_TOPIC, offsets_partition
 from penstock.node.cliques.cliques import PARTITIONS
-from penstock.ring import SLOTS, BeatStatus
+from penstock.ring import SLOTS, HeartbeatStatus
 from tests.web.clique_members import (
     CliqueMember,
-    beat_until,
     errors,
+    heartbeat_until,
     is_served_nothing,
     keys_of,
     publish_keys,
@@ -61,7 +61,7 @@ def test_a_slot_drains_on_all_leaders_before_its_next_owner_gets_it(
         begun = [job for job in jobs if job["value"][1] == 1]
         one.start(begun)
         two = CliqueMember(http, one.clique, "two", stream).join()
-        one.beat()
+        one.heartbeat()
         moving = [key for key in keys if one.revoked(key)]
         assert moving
         with two.working(trio.url(1)) as third, two.working(trio.url(2)) as fourth:
@@ -69,15 +69,15 @@ def test_a_slot_drains_on_all_leaders_before_its_next_owner_gets_it(
             here, there = ([job for job in begun if job["partition"] == at] for at in (0, 1))
             assert errors(first.settle(here, epoch=one.epoch)) == []
             one.finish(here)
-            one.beat()
-            two.beat()
+            one.heartbeat()
+            two.heartbeat()
             assert not any(map(two.owns, moving))
             assert is_served_nothing(third)
             assert is_served_nothing(fourth)
             assert errors(second.settle(there, epoch=one.epoch)) == []
             one.finish(there)
-            one.beat()
-            beat_until(two, lambda member: all(map(member.owns, moving)))
+            one.heartbeat()
+            heartbeat_until(two, lambda member: all(map(member.owns, moving)))
             for worker in (third, fourth):
                 worker.say(type="epoch", epoch=two.epoch)
                 rest = worker.jobs(len(moving))
@@ -101,29 +101,29 @@ def test_members_and_epochs_survive_a_change_of_the_coordinator(
         for node in trio.followers(CLIQUES_TOPIC, index):
             trio.hand_over(CLIQUES_TOPIC, node, index)
             for member in (one, two):
-                assert member.beat().status is BeatStatus.OK
+                assert member.heartbeat().status is HeartbeatStatus.OK
                 assert member.epoch == epoch
         assert errors(worker.settle(jobs, epoch=epoch)) == []
         two.leave()
-        beat_until(one, lambda member: len(member.core.held) == SLOTS)
+        heartbeat_until(one, lambda member: len(member.core.held) == SLOTS)
         assert one.epoch > epoch
         worker.say(type="epoch", epoch=one.epoch)
         publish_keys(http, stream, *one.keys(7), partition=1)
         assert len(worker.jobs(7)) == 7, "the leader follows the new coordinator"
 
 
-def test_a_coordinator_that_is_cut_off_is_replaced_and_refuses_beats(
+def test_a_coordinator_that_is_cut_off_is_replaced_and_refuses_heartbeats(
     trio: WebTrio, unique: Unique, stream: str
 ) -> None:
     with trio.caller(1) as first, trio.caller(2) as second:
         one = CliqueMember(first, unique("pricing"), "one", stream).join()
         index = coordinator_index(one.clique)
         trio.hand_over(CLIQUES_TOPIC, 3, index)
-        assert one.beat().status is BeatStatus.OK
+        assert one.heartbeat().status is HeartbeatStatus.OK
         epoch = one.epoch
         with trio.cut_off(3):
             trio.leader(CLIQUES_TOPIC, index, among=(1, 2))
-            assert one.beat().status is BeatStatus.OK
+            assert one.heartbeat().status is HeartbeatStatus.OK
             assert one.epoch == epoch
             two = CliqueMember(second, one.clique, "two", stream).join()
             settled(one, two)

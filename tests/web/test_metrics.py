@@ -10,18 +10,18 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.types import TopicPartition
 from penstock.web.metrics import render
-from penstock.web.snapshot import MemoryFigures, PartitionFigures, Snapshot, group_figures
+from penstock.web.snapshot import MemoryFigures, MetricsSnapshot, PartitionFigures, group_figures
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def snapshot(counters: NodeMetrics | None = None, *, ready: bool = True, **figures: Any) -> Snapshot:
+def snapshot(counters: NodeMetrics | None = None, *, ready: bool = True, **figures: Any) -> MetricsSnapshot:
     """The snapshot of a node with these counters and figures."""
     counters = counters or NodeMetrics(started_seconds=1000.0)
-    return Snapshot(ready=ready, counters=counters.copy(), **figures)
+    return MetricsSnapshot(ready=ready, counters=counters.copy(), **figures)
 
 
-def scrape(shown: Snapshot) -> Samples:
+def scrape(shown: MetricsSnapshot) -> Samples:
     text = render(shown).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

@@ -21,17 +21,17 @@ TYPES_SINCE_VERSION = 5
 PLAIN = "plaintext"
 
 
-class ShareGroups(NamedTuple):
+class ListedShareGroups(NamedTuple):
     """State by name, and why there may be others."""
 
     states: dict[str, str]
     doubt: str = ""
 
 
-def find(connection: Connection, admin: AdminClient) -> ShareGroups:
+def find(connection: Connection, admin: AdminClient) -> ListedShareGroups:
     """All share groups of the brokers that answer."""
     if connection.settings.get("security.protocol", PLAIN).lower() != PLAIN:
-        return ShareGroups({}, "they can be listed without TLS and SASL only")
+        return ListedShareGroups({}, "they can be listed without TLS and SASL only")
     states: dict[str, str] = {}
     doubt = ""
     brokers = connection.metadata(admin, "looking for brokers").brokers.values()
@@ -40,7 +40,7 @@ def find(connection: Connection, admin: AdminClient) -> ShareGroups:
             states |= _ask(ServerAddress(str(broker.host), int(broker.port or 0)))
         except ClientError as trouble:
             doubt = str(trouble)
-    return ShareGroups(states, doubt)
+    return ListedShareGroups(states, doubt)
 
 
 def _ask(address: ServerAddress) -> dict[str, str]:

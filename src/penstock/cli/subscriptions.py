@@ -68,7 +68,7 @@ def describe(api: SubscriptionsApi, names: tuple[str, ...], as_json: bool) -> No
         state = "a subscriber is attached" if one["attached"] else "no subscriber"
         left = f", deleted in {one['ttl_left']} if none comes" if one["ttl_left"] else ""
         show(
-            f"{one['subscription']}  ({state} since {one['since']}{left}; coordinator: node {one['home']})",
+            f"{one['subscription']}  ({state} since {one['since']}{left}; coordinator: node {one['coordinator']})",
             "",
         )
         columns = ("topic", "partition", "offset", "end=latest_offset", "unacked", "lag")

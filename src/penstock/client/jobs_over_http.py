@@ -22,7 +22,7 @@ class LeasedJob(NamedTuple):
     receipt: str
 
 
-class Received(NamedTuple):
+class ReceivedJobs(NamedTuple):
     jobs: list[LeasedJob]
     lease_ms: int
 
@@ -46,7 +46,7 @@ class JobClient:
         answer = self._brokers.ask("GET", self._path)
         return sum((row["available"] or 0) + (row["waiting"] or 0) for row in answer["partitions"])
 
-    def receive(self, most: int, wait_ms: int) -> Received:
+    def receive(self, most: int, wait_ms: int) -> ReceivedJobs:
         """Waits for the first job only. A consumer of an exclusive queue that another one holds waits its turn."""
         body = {"max": min(most, MAX_JOBS), "wait_ms": wait_ms, "consumer": self._consumer, "standby": True}
         answer = self._brokers.ask("POST", f"{self._path}/receive", {**body, "encoding": "base64"})
@@ -55,7 +55,7 @@ class JobClient:
                 LeasedJob(TopicPartition(row["topic"], row["partition"]), row["offset"], row["receipt"])
                 for row in answer["jobs"]
             ]
-            return Received(jobs, int(answer["lease_ms"]))
+            return ReceivedJobs(jobs, int(answer["lease_ms"]))
         except (LookupError, TypeError, ValueError) as problem:
             raise Garbled(f"{self._path}/receive: an answer of another shape ({problem!r})") from None
 

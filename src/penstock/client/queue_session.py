@@ -92,7 +92,7 @@ class SettleKey(NamedTuple):
     """The transaction that the entries belong to."""
 
 
-class SettleRequest(NamedTuple):
+class UnansweredSettle(NamedTuple):
     """The entries of a settle frame that has no answer yet."""
 
     connection_id: int
@@ -166,7 +166,7 @@ class QueueSession(Session[Item]):
         self._name = name
         self._is_draining = False
         self._nodes: dict[int, QueueConnection] = {}
-        self._unanswered: dict[int, SettleRequest] = {}
+        self._unanswered: dict[int, UnansweredSettle] = {}
         self._last_request = 0
         self.lost_leases = 0
         self._max_attempts = max_attempts
@@ -348,7 +348,9 @@ class QueueSession(Session[Item]):
         self._nodes.pop(connection_id, None)
         reason = "the connection ended" if loss is not None else "it was closed"
         sent = [number for number, one in self._unanswered.items() if one.connection_id == connection_id]
-        unsent = [SettleRequest(connection_id, key, entries) for key, entries in connection.pending.items()]
+        unsent = [
+            UnansweredSettle(connection_id, key, entries) for key, entries in connection.pending.items()
+        ]
         for request in [*map(self._unanswered.pop, sent), *unsent]:
             for entry in request.entries:
                 job = _job_name(request.key.tp, entry.offset)
@@ -431,7 +433,7 @@ class QueueSession(Session[Item]):
         entries = self._without_idle_entries(entries)
         self._last_request += 1
         number = self._last_request
-        self._unanswered[number] = SettleRequest(connection.connection_id, key, entries)
+        self._unanswered[number] = UnansweredSettle(connection.connection_id, key, entries)
         tp, delay_ms, epoch, transaction = key
         fields: dict[str, object] = {} if delay_ms is None else {"delay_ms": delay_ms}
         if epoch is not None:

@@ -28,7 +28,7 @@ REMEMBERED_MAX: Final = 100_000
 """Messages: as many as the largest credit, so that every message of one connection can be acked late."""
 
 
-class Delivery(NamedTuple):
+class DeliveredMessage(NamedTuple):
     """One message that came over one connection, as far as acks are concerned."""
 
     offset: int
@@ -44,7 +44,7 @@ class RedeliveryTracker:
     """The memory of a session across its connections."""
 
     def __init__(self) -> None:
-        self._in_hand: dict[tuple[int, TopicPartition], deque[Delivery]] = {}
+        self._in_hand: dict[tuple[int, TopicPartition], deque[DeliveredMessage]] = {}
         """Taken and unacked messages by connection (oldest first) and partition, in the order of arrival."""
         self._acked: dict[tuple[TopicPartition, int], int] = {}
         """Acked, but not durably: timestamps, by partition and offset."""
@@ -62,7 +62,7 @@ class RedeliveryTracker:
         has_lost, self._has_lost_acks = self._has_lost_acks, False
         return has_lost
 
-    def keep(self, connection_id: int, tp: TopicPartition, taken: Iterable[Delivery]) -> None:
+    def keep(self, connection_id: int, tp: TopicPartition, taken: Iterable[DeliveredMessage]) -> None:
         """A connection is gone: callers may still ack these messages."""
         deliveries = deque(taken)
         if not deliveries:
@@ -88,7 +88,7 @@ class RedeliveryTracker:
             self._in_hand.pop(key, None)
         self.remember(item.topic_partition, covered)
 
-    def remember(self, tp: TopicPartition, acked: Iterable[Delivery]) -> None:
+    def remember(self, tp: TopicPartition, acked: Iterable[DeliveredMessage]) -> None:
         """These were acked; they may not be durable."""
         for delivery in acked:
             self._acked.pop((tp, delivery.offset), None)
@@ -97,7 +97,7 @@ class RedeliveryTracker:
             del self._acked[next(iter(self._acked))]
             self._has_lost_acks = True
 
-    def was_acked(self, tp: TopicPartition, delivery: Delivery) -> bool:
+    def was_acked(self, tp: TopicPartition, delivery: DeliveredMessage) -> bool:
         """Whether a received message is the copy of one that was acked before."""
         return self._acked.get((tp, delivery.offset)) == delivery.timestamp_ms
 

@@ -32,7 +32,7 @@ from penstock.client.frames import (
     compose,
 )
 from penstock.client.received_record import records_within
-from penstock.client.redelivery import Delivery, RedeliveryTracker
+from penstock.client.redelivery import DeliveredMessage, RedeliveryTracker
 from penstock.client.session import (
     REDIRECTS_MAX,
     ConnectionLoss,
@@ -84,11 +84,11 @@ class SubscriptionSession(Session[Item]):
         self._was_served = False
         self._current: SessionConnection | None = None
         """The connection over which the broker serves the subscription now."""
-        self._acks: dict[TopicPartition, Delivery] = {}
+        self._acks: dict[TopicPartition, DeliveredMessage] = {}
         """Acks that are to be sent: the latest of each partition."""
-        self._waiting: dict[TopicPartition, list[tuple[Delivery, Promise | None]]] = {}
+        self._waiting: dict[TopicPartition, list[tuple[DeliveredMessage, Promise | None]]] = {}
         """Acked by the caller, and not durable yet."""
-        self._unacked: dict[TopicPartition, deque[Delivery]] = {}
+        self._unacked: dict[TopicPartition, deque[DeliveredMessage]] = {}
         """Received over the current connection and not acked, in the order of their arrival."""
         self._redelivery = RedeliveryTracker()
         self._unsubscribing: Promise | None = None
@@ -109,11 +109,11 @@ class SubscriptionSession(Session[Item]):
             self._resolve(promise, lost)
             self._ack_redelivered(tp)
         else:
-            self._ack_up_to(tp, Delivery.of(item))
-            self._waiting[tp].append((Delivery.of(item), promise))
+            self._ack_up_to(tp, DeliveredMessage.of(item))
+            self._waiting[tp].append((DeliveredMessage.of(item), promise))
             self._ack_redelivered(tp)
 
-    def _ack_up_to(self, tp: TopicPartition, delivery: Delivery) -> None:
+    def _ack_up_to(self, tp: TopicPartition, delivery: DeliveredMessage) -> None:
         """Acks this message and all that came before it over the current connection."""
         latest = self._acks.get(tp)
         if latest is None or latest.order < delivery.order:
@@ -260,7 +260,7 @@ class SubscriptionSession(Session[Item]):
         try:
             for _which, record in records_within(batches.data, batches.head.offsets):
                 item = self._make(tp, record, connection_id=connection_id, order=self._next_order())
-                unacked.append(Delivery.of(item))
+                unacked.append(DeliveredMessage.of(item))
                 self.ready.append(item)
         except BatchError as problem:
             at = f"{tp} from {batches.head.offsets[0][0]}"

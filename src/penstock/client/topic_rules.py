@@ -39,7 +39,7 @@ class UnsuitableTopic(PublishFailed):
         self.configs = dict(configs)
 
 
-class TopicRules(NamedTuple):
+class CachedTopicRules(NamedTuple):
     """What a topic can do, and until when (on the monotonic clock) that is not read again."""
 
     has_window: bool
@@ -53,7 +53,7 @@ class TopicRulesCache:
 
     def __init__(self, read: ReadConfigs) -> None:
         self._read = read
-        self._known: dict[str, TopicRules] = {}
+        self._known: dict[str, CachedTopicRules] = {}
 
     def allows(self, topic: str, headers: RecordHeaders) -> bool:
         """Whether the message may be published, by rules that are known."""
@@ -70,7 +70,7 @@ class TopicRulesCache:
         if refusal is not None:
             raise refusal
 
-    def _look_up(self, topic: str, timeout_s: float) -> TopicRules:
+    def _look_up(self, topic: str, timeout_s: float) -> CachedTopicRules:
         began = time.monotonic()
         while True:
             try:
@@ -87,19 +87,21 @@ class TopicRulesCache:
                 return rules
 
 
-def _rules(configs: Mapping[str, str]) -> TopicRules:
+def _rules(configs: Mapping[str, str]) -> CachedTopicRules:
     retention_ms: int | None = int(configs.get("retention.ms", "-1"))
     deletes = "delete" in configs.get("cleanup.policy", "delete").split(",")
     if not deletes or retention_ms == -1 or configs.get(KEEP_UNDONE) == "true":
         retention_ms = None
-    return TopicRules(int(configs.get(DEDUP_WINDOW, "0")) > 0, retention_ms, time.monotonic() + RULES_SECONDS)
+    return CachedTopicRules(
+        int(configs.get(DEDUP_WINDOW, "0")) > 0, retention_ms, time.monotonic() + RULES_SECONDS
+    )
 
 
 def _asks(headers: RecordHeaders) -> bool:
     return any(name in (MESSAGE_ID, DELAY, DELIVER_AT) for name, _ in headers)
 
 
-def _refusal(topic: str, headers: RecordHeaders, rules: TopicRules) -> UnsuitableTopic | None:
+def _refusal(topic: str, headers: RecordHeaders, rules: CachedTopicRules) -> UnsuitableTopic | None:
     if not rules.has_window and any(name == MESSAGE_ID for name, _ in headers):
         return UnsuitableTopic(
             topic,

@@ -37,7 +37,7 @@ from penstock.clique.runner import HandlerRunner
 from penstock.clique.slot_keeper import SlotKeeper
 from penstock.clique.status import CliqueStatus, membership_facts
 from penstock.clique.transport import Transport
-from penstock.ring.beats import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN
+from penstock.ring.heartbeats import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN
 from penstock.ring.member import MemberCore
 
 log = logging.getLogger("penstock.clique")

@@ -1,7 +1,7 @@
-"""How a worker reaches the state of its clique: a coordinator takes beats and tells of new tables.
+"""How a worker reaches the state of its clique: a coordinator takes heartbeats and tells of new tables.
 
 Penstock's brokers have a durable coordinator (http_coordinator.py). On carriers with compare-and-set the state is in a
-cell that the members share, and each applies its own beats to it (`penstock.ring.observer` has the rules)."""
+cell that the members share, and each applies its own heartbeats to it (`penstock.ring.observer` has the rules)."""
 
 import asyncio
 from contextlib import suppress
@@ -12,9 +12,9 @@ from penstock.clique.clocks import lease_clock_ms, wall_clock_ms
 from penstock.clique.errors import CliqueError
 from penstock.clique.pubsub import Delivery, PubSub
 from penstock.errors import UnknownFormat
-from penstock.ring.beats import Beat, BeatReply
 from penstock.ring.clique_state import CliqueState
-from penstock.ring.observer import SilenceObserver, apply_beat
+from penstock.ring.heartbeats import Heartbeat, HeartbeatReply
+from penstock.ring.observer import SilenceObserver, apply_heartbeat
 from penstock.ring.state_codec import decode_state, encode_state
 from penstock.ring.table import Table
 
@@ -29,13 +29,13 @@ class Coordinator(Protocol):
     """On the loop of the control thread."""
 
     @property
-    def holds_beats(self) -> bool:
-        """Whether it can hold a beat back until there is a newer table. Otherwise `newer_table` tells."""
+    def holds_heartbeats(self) -> bool:
+        """Whether it can hold a heartbeat back until there is a newer table. Otherwise `newer_table` tells."""
         ...
 
-    async def beat(self, beat: Beat, wait_s: float = 0.0) -> BeatReply:
-        """Raises ClientError: one that is retriable if the reply may come with the next beat. `wait_s`: how long the
-        reply may be held back, if it has no news."""
+    async def heartbeat(self, heartbeat: Heartbeat, wait_s: float = 0.0) -> HeartbeatReply:
+        """Raises ClientError: one that is retriable if the reply may come with the next heartbeat. `wait_s`: how long
+        the reply may be held back, if it has no news."""
         ...
 
     async def newer_table(self, epoch: int, timeout_s: float) -> Table | None:
@@ -51,9 +51,9 @@ class Coordinator(Protocol):
 
 class CellCoordinator:
     """The state in a cell with compare-and-set. Members tell each other of new epochs: that makes handovers quick, and
-    nothing depends on it, because every beat reads the cell."""
+    nothing depends on it, because every heartbeat reads the cell."""
 
-    holds_beats = False
+    holds_heartbeats = False
 
     def __init__(self, pubsub: PubSub, clique: str) -> None:
         """`pubsub`: a connection of its own, on this loop."""
@@ -72,13 +72,13 @@ class CellCoordinator:
     async def open(self) -> None:
         await self._pubsub.subscribe(self._hints, self._received_hint)
 
-    async def beat(self, beat: Beat, wait_s: float = 0.0) -> BeatReply:
+    async def heartbeat(self, heartbeat: Heartbeat, wait_s: float = 0.0) -> HeartbeatReply:
         """Repeats until the state that it has read is the state that it replaces."""
         pause_s = CONFLICT_PAUSE_S
         while True:
             revision, before = await self._read()
             silent = self._observer.silent(before, lease_clock_ms())
-            state, reply = apply_beat(before, beat, silent, wall_clock_ms())
+            state, reply = apply_heartbeat(before, heartbeat, silent, wall_clock_ms())
             if await self._store.put(self._key, encode_state(state), revision) is not None:
                 self._state = state
                 if state.epoch != before.epoch:

@@ -20,8 +20,8 @@ from penstock.clique.errors import CliqueError
 from penstock.clique.pubsub import Delivery, PubSub
 from penstock.clique.tasks import end_tasks
 from penstock.ring.assignment import UNASSIGNED, rebalanced
-from penstock.ring.beats import Beat, BeatReply, BeatStatus
 from penstock.ring.gossip import decode_gossip, encode_gossip
+from penstock.ring.heartbeats import Heartbeat, HeartbeatReply, HeartbeatStatus
 from penstock.ring.slots import SLOTS, bitmap_of
 from penstock.ring.table import NO_OWNER, Table, pack_indexes
 from penstock.ring.view import View, ViewSettings
@@ -35,7 +35,7 @@ INTRODUCED_RETRY_MS: Final = 50
 class GossipCoordinator:
     """On the loop of the control thread."""
 
-    holds_beats = False
+    holds_heartbeats = False
 
     def __init__(self, pubsub: PubSub, clique: str) -> None:
         """`pubsub`: a connection of its own, on this loop."""
@@ -54,26 +54,26 @@ class GossipCoordinator:
         """What the table was made of: members, owners, and whether this worker leaves."""
         self._was_settled = False
 
-    async def beat(self, beat: Beat, wait_s: float = 0.0) -> BeatReply:
+    async def heartbeat(self, heartbeat: Heartbeat, wait_s: float = 0.0) -> HeartbeatReply:
         """Answered from this worker's own view."""
-        view = self._view or await self._begin(beat)
+        view = self._view or await self._begin(heartbeat)
         view.tick(lease_clock_ms())  # after a pause it finds out that it slept, before it says what it owns
         if view.is_replaced:
             raise CliqueError(
-                f"another process has the name of worker {beat.worker}: give one of them another name"
+                f"another process has the name of worker {heartbeat.worker}: give one of them another name"
             )
-        self._is_leaving = beat.leaving
-        if beat.leaving and not beat.held:
+        self._is_leaving = heartbeat.leaving
+        if heartbeat.leaving and not heartbeat.held:
             view.leave()
             await self._send(view)
             self._update(view)
-            return self._reply(beat, BeatStatus.FENCED)
+            return self._reply(heartbeat, HeartbeatStatus.FENCED)
         self._was_settled |= view.is_settled
         if not self._was_settled:
-            return self._reply(beat, BeatStatus.INTRODUCED, retry_ms=INTRODUCED_RETRY_MS)
+            return self._reply(heartbeat, HeartbeatStatus.INTRODUCED, retry_ms=INTRODUCED_RETRY_MS)
         table = self._update(view)
-        newer = table if table.epoch != beat.epoch else None
-        return self._reply(beat, BeatStatus.OK, lease_ms=beat.lease_ms, table=newer)
+        newer = table if table.epoch != heartbeat.epoch else None
+        return self._reply(heartbeat, HeartbeatStatus.OK, lease_ms=heartbeat.lease_ms, table=newer)
 
     async def newer_table(self, epoch: int, timeout_s: float) -> Table | None:
         with suppress(TimeoutError):
@@ -94,20 +94,20 @@ class GossipCoordinator:
 
     # --- gossip
 
-    async def _begin(self, beat: Beat) -> View:
-        lease_ms = beat.lease_ms
+    async def _begin(self, heartbeat: Heartbeat) -> View:
+        lease_ms = heartbeat.lease_ms
         settings = ViewSettings(
             probe_ms=lease_ms // 8, suspicion_ms=lease_ms * 5 // 8, announce_ms=lease_ms // 4
         )
         view = self._view = View(
-            worker=beat.worker,
-            member_id=beat.member_id,
+            worker=heartbeat.worker,
+            member_id=heartbeat.member_id,
             incarnation=wall_clock_ms(),
             now_ms=lease_clock_ms(),
             settings=settings,
         )
         await self._pubsub.subscribe(self._subject, self._received)
-        await self._pubsub.subscribe(f"{self._subject}.{beat.worker}", self._received)
+        await self._pubsub.subscribe(f"{self._subject}.{heartbeat.worker}", self._received)
         self._task = asyncio.get_running_loop().create_task(self._run(view))
         return view
 
@@ -193,17 +193,17 @@ class GossipCoordinator:
 
     def _reply(
         self,
-        beat: Beat,
-        status: BeatStatus,
+        heartbeat: Heartbeat,
+        status: HeartbeatStatus,
         *,
         lease_ms: int = 0,
         retry_ms: int = 0,
         table: Table | None = None,
-    ) -> BeatReply:
+    ) -> HeartbeatReply:
         epoch = 1 if self._table is None else self._table.epoch
-        return BeatReply(
+        return HeartbeatReply(
             status=status,
-            sequence=beat.sequence,
+            sequence=heartbeat.sequence,
             epoch=epoch,
             lease_ms=lease_ms,
             retry_ms=retry_ms,

@@ -1,4 +1,4 @@
-"""Beats to the durable coordinator in Penstock's brokers, over the HTTP API. Any node can be asked.
+"""Heartbeats to the durable coordinator in Penstock's brokers, over the HTTP API. Any node can be asked.
 
     PUT /v1/cliques/{clique}/members/{worker}      docs/http-api.md
 
@@ -16,7 +16,7 @@ from penstock.client.aio.threads import call_in_thread
 from penstock.client.errors import ClientError, Garbled, Unreachable
 from penstock.client.http_api import fetch
 from penstock.client.http_nodes import HttpNodes
-from penstock.ring.beats import Beat, BeatReply
+from penstock.ring.heartbeats import Heartbeat, HeartbeatReply
 from penstock.ring.table import Table
 
 REQUEST_SECONDS: Final = 10.0
@@ -26,18 +26,18 @@ REQUEST_SECONDS: Final = 10.0
 class HttpCoordinator:
     """Asks one node as long as it answers, then the next one."""
 
-    holds_beats = True
+    holds_heartbeats = True
 
     def __init__(self, clique: str, nodes: HttpNodes) -> None:
         self._clique = clique
         self._nodes = nodes
         self._urls: deque[str] = deque()
         self._failures = 0
-        self._decoder = msgspec.json.Decoder(BeatReply)
+        self._decoder = msgspec.json.Decoder(HeartbeatReply)
 
-    async def beat(self, beat: Beat, wait_s: float = 0.0) -> BeatReply:
+    async def heartbeat(self, heartbeat: Heartbeat, wait_s: float = 0.0) -> HeartbeatReply:
         url = await self._url()
-        fields = msgspec.to_builtins(beat)
+        fields = msgspec.to_builtins(heartbeat)
         path = f"/v1/cliques/{quote(self._clique, safe='')}/members/{quote(fields.pop('worker'), safe='')}"
         body = msgspec.json.encode({**fields, "wait_ms": round(wait_s * 1000)})
         try:
@@ -48,7 +48,7 @@ class HttpCoordinator:
                 body,
                 wait_s + REQUEST_SECONDS,
                 self._nodes,
-                name="penstock-beat",
+                name="penstock-heartbeat",
             )
         except (Unreachable, asyncio.CancelledError):  # it was cancelled because no answer came in time
             self._try_next()
@@ -57,7 +57,7 @@ class HttpCoordinator:
         return self._decoded(url, answer)
 
     async def newer_table(self, epoch: int, timeout_s: float) -> Table | None:
-        """Beats that are held back tell of new tables."""
+        """Heartbeats that are held back tell of new tables."""
         raise NotImplementedError
 
     def next_owner(self, slot: int) -> str | None:
@@ -82,12 +82,12 @@ class HttpCoordinator:
         if self._failures >= len(self._urls):
             self._urls.clear()
 
-    def _decoded(self, url: str, answer: bytes) -> BeatReply:
+    def _decoded(self, url: str, answer: bytes) -> HeartbeatReply:
         try:
             reply = self._decoder.decode(answer)
             if reply.table is not None:
                 reply.table.check()
         except (msgspec.MsgspecError, ValueError) as problem:
-            error: ClientError = Garbled(f"{url}: the answer to a beat makes no sense: {problem}")
+            error: ClientError = Garbled(f"{url}: the answer to a heartbeat makes no sense: {problem}")
             raise error from None
         return reply

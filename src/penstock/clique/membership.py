@@ -1,10 +1,10 @@
 """Keeps a worker in its clique, from a thread of its own.
 
 The thread has an event loop and a connection that no handler uses: a handler that blocks the application's loop does
-not keep a beat from being sent, so a slow handler is not a dead worker. `MemberCore` decides what the worker may do;
-both threads use it, under one lock and never for longer than a lookup or a table takes.
+not keep a heartbeat from being sent, so a slow handler is not a dead worker. `MemberCore` decides what the worker may
+do; both threads use it, under one lock and never for longer than a lookup or a table takes.
 
-    control thread      beat -> coordinator -> reply -> MemberCore  --on_change-->  application's loop
+    control thread      heartbeat -> coordinator -> reply -> MemberCore  --on_change-->  application's loop
     application's loop  begin, end (around each handler), take_acquired, take_releasable ... -> MemberCore  --wake-->
 """
 
@@ -21,20 +21,20 @@ from penstock.clique.coordination import Coordinator
 from penstock.clique.errors import CliqueError
 from penstock.clique.message import Slots
 from penstock.clique.tasks import end_tasks
-from penstock.ring.beats import BeatReply, BeatStatus
+from penstock.ring.heartbeats import HeartbeatReply, HeartbeatStatus
 from penstock.ring.member import MemberCore
 from penstock.ring.table import Table
 
 log = logging.getLogger("penstock.clique")
 
-BEAT_TIMEOUTS_PER_LEASE: Final = 4
+HEARTBEAT_TIMEOUTS_PER_LEASE: Final = 4
 WATCH_SECONDS: Final = 5.0
 """How long one request for a newer table waits."""
 HELD_PART_OF_LEASE: Final = 0.2
-"""How long a beat may be held back. It is the next one before another one is due (a quarter of a lease)."""
+"""How long a heartbeat may be held back. It is the next one before another one is due (a quarter of a lease)."""
 NO_MEMBER_PAUSE_SECONDS: Final = 0.1
 WATCH_PAUSE_SECONDS: Final = 1.0
-"""Between two such requests after one has failed. Beats tell of new tables, too."""
+"""Between two such requests after one has failed. Heartbeats tell of new tables, too."""
 
 OpenCoordinator = Callable[[], Awaitable[Coordinator]]
 
@@ -72,14 +72,14 @@ class Membership:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops beating. The lease ends by itself, unless the worker has left."""
+        """Stops its heartbeats. The lease ends by itself, unless the worker has left."""
         self._is_stopped = True
         self._wake_up()
         if self._is_started:
             self._thread.join()
 
     def leave(self) -> None:
-        """Asks for all slots to be handed over; beats go on until `has_left`."""
+        """Asks for all slots to be handed over; heartbeats go on until `has_left`."""
         with self._lock:
             self._core.leave(lease_clock_ms())
         self._wake_up()
@@ -117,7 +117,7 @@ class Membership:
         return self._core.has_left or not self._is_started
 
     @property
-    def status(self) -> BeatStatus | None:
+    def status(self) -> HeartbeatStatus | None:
         return self._core.status
 
     @property
@@ -227,8 +227,8 @@ class Membership:
                 if watching.done():
                     watching.result()  # raises what has ended it
                 self._wake.clear()
-                if not self._core.has_left and lease_clock_ms() >= self._core.next_beat_ms:
-                    await self._beat(coordinator)
+                if not self._core.has_left and lease_clock_ms() >= self._core.next_heartbeat_ms:
+                    await self._heartbeat(coordinator)
                 else:
                     await self._pause(self._wake)
         finally:
@@ -236,20 +236,20 @@ class Membership:
             await coordinator.close()
 
     async def _pause(self, wake: asyncio.Event) -> None:
-        """Until the next beat is due, or something is to be reported."""
-        delay_s = max(0.0, self._core.next_beat_ms - lease_clock_ms()) / 1000
+        """Until the next heartbeat is due, or something is to be reported."""
+        delay_s = max(0.0, self._core.next_heartbeat_ms - lease_clock_ms()) / 1000
         with suppress(TimeoutError):
             async with asyncio.timeout(None if self._core.has_left else delay_s):
                 await wake.wait()
 
-    async def _beat(self, coordinator: Coordinator, wait_s: float = 0.0) -> None:
+    async def _heartbeat(self, coordinator: Coordinator, wait_s: float = 0.0) -> None:
         """`wait_s`: how long the reply may be held back."""
         with self._lock:
-            beat = self._core.beat(lease_clock_ms())
-        reply: BeatReply | None = None
+            heartbeat = self._core.heartbeat(lease_clock_ms())
+        reply: HeartbeatReply | None = None
         try:
-            async with asyncio.timeout(wait_s + beat.lease_ms / 1000 / BEAT_TIMEOUTS_PER_LEASE):
-                reply = await coordinator.beat(beat, wait_s)
+            async with asyncio.timeout(wait_s + heartbeat.lease_ms / 1000 / HEARTBEAT_TIMEOUTS_PER_LEASE):
+                reply = await coordinator.heartbeat(heartbeat, wait_s)
         except TimeoutError:
             self._log_unanswered("no answer in time")
         except ClientError as problem:
@@ -266,13 +266,13 @@ class Membership:
         self._on_change()
 
     async def _watch(self, coordinator: Coordinator) -> None:
-        """Learns of new tables sooner than with the next beat: handovers then take no time."""
+        """Learns of new tables sooner than with the next heartbeat: handovers then take no time."""
         while True:
             try:
-                if not coordinator.holds_beats:
+                if not coordinator.holds_heartbeats:
                     await self._learn(coordinator)
                 elif self._core.is_member and not self._core.has_left:
-                    await self._beat(coordinator, HELD_PART_OF_LEASE * self._lease_ms / 1000)
+                    await self._heartbeat(coordinator, HELD_PART_OF_LEASE * self._lease_ms / 1000)
                 else:
                     await asyncio.sleep(NO_MEMBER_PAUSE_SECONDS)
             except (ClientError, TimeoutError) as problem:
@@ -294,33 +294,33 @@ class Membership:
             self._wake.set()
 
     def _log_unanswered(self, reason: str) -> None:
-        """One line until a beat is answered again."""
+        """One line until a heartbeat is answered again."""
         level = logging.DEBUG if self._is_unanswered else logging.WARNING
         self._is_unanswered = True
-        log.log(level, "worker %s: a beat was not answered: %s", self._core.worker, reason)
+        log.log(level, "worker %s: a heartbeat was not answered: %s", self._core.worker, reason)
 
-    def _log_status(self, before: BeatStatus | None, now: BeatStatus) -> None:
+    def _log_status(self, before: HeartbeatStatus | None, now: HeartbeatStatus) -> None:
         if now == before:
             return
         worker = self._core.worker
         match now:
-            case BeatStatus.FENCED if not self._core.leaving:
+            case HeartbeatStatus.FENCED if not self._core.leaving:
                 log.warning(
                     "worker %s: its lease had ended, and others have its slots: it joins again", worker
                 )
-            case BeatStatus.NAME_TAKEN:
+            case HeartbeatStatus.NAME_TAKEN:
                 log.warning("worker %s: another process has this name; waiting until its lease ends", worker)
-            case BeatStatus.FULL:
+            case HeartbeatStatus.FULL:
                 log.warning("worker %s: the clique has as many members as it may have; waiting", worker)
-            case BeatStatus.OK:
+            case HeartbeatStatus.OK:
                 log.info("worker %s: member of the clique", worker)
 
 
 def not_joined(membership: Membership, clique: str, timeout_s: float) -> CliqueError:
     """The error of a start that took too long."""
     reasons = {
-        BeatStatus.NAME_TAKEN: "another process has this name: stop it, or give this one another name",
-        BeatStatus.FULL: "it has as many members as it may have",
+        HeartbeatStatus.NAME_TAKEN: "another process has this name: stop it, or give this one another name",
+        HeartbeatStatus.FULL: "it has as many members as it may have",
     }
     status = membership.status
     why = "no answer" if status is None else reasons.get(status, f"the last answer was {status.value!r}")

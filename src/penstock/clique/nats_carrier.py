@@ -5,8 +5,8 @@ that has it crashes, or if no worker runs when it is published. If the server ha
 cliques is in the key-value bucket BUCKET, whose keys change by compare-and-set: then a key has one owner at a time.
 Without JetStream, owners are decided by gossip, as a best effort.
 
-A client that has lost its server reconnects for as long as it takes. Meanwhile messages to it are lost, and beats fail:
-a worker that is away for longer than its lease has lost its slots when it is back.
+A client that has lost its server reconnects for as long as it takes. Meanwhile messages to it are lost, and heartbeats
+fail: a worker that is away for longer than its lease has lost its slots when it is back.
 """
 
 import asyncio

@@ -4,7 +4,7 @@
                                    <-- settled, with the epoch of the slot --
 
 The clique has a queue of its name over the topics of its streams. A leader delivers a slot to its owner only, lets it
-drain before the next owner gets it, and refuses what an old owner says. Beats go over HTTP (http_coordinator.py).
+drain before the next owner gets it, and refuses what an old owner says. Heartbeats go over HTTP (http_coordinator.py).
 """
 
 import asyncio

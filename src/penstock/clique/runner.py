@@ -10,9 +10,9 @@ Invariants:
     answer and the call nothing waits.
  2. A slot is in use from that moment until the outcome is settled.
  3. A message that has failed is tried again here, while later ones of its key wait; it keeps its place. So does one
-    whose handler was stopped because the lease has ended: this worker may keep the slot, if its next beat is answered
-    before another worker saw the lease end, and later messages of the key must not overtake it. When the slot is
-    lost, all of them go back together.
+    whose handler was stopped because the lease has ended: this worker may keep the slot, if its next heartbeat is
+    answered before another worker saw the lease end, and later messages of the key must not overtake it. When the slot
+    is lost, all of them go back together.
  4. A message that has perhaps crashed an earlier owner is announced first, when nothing else keeps it from being
     called: if this worker crashes as well, the announced ones count as begun.
  5. At most `concurrency` handlers run at once, besides those of requests from inside a handler: these must not wait for

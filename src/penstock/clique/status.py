@@ -23,7 +23,7 @@ class CliqueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this worker has joined and takes messages. On a carrier that is not durable, a message that is published
     before that may reach no worker."""
     lease_left_ms: int = 0
-    """For how long handlers may start without another answer to a beat."""
+    """For how long handlers may start without another answer to a heartbeat."""
     epoch: int = 0
     slots: int = 0
     """How many slots this worker owns."""

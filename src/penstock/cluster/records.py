@@ -10,7 +10,7 @@ order in which the class declares them:
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
     [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
-     group_configs, access, quotas]                                                  Snapshot
+     group_configs, access, quotas]                                                  MetadataSnapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version,
      listeners, https, machine or nil]                                               NodeRegistered
     [9, node_id]                                                                     NodeFenced
@@ -292,7 +292,7 @@ class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     decommissioning: bool
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7):
+class MetadataSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7):
     """The whole state. It replaces everything before it in the log.
 
     `topics` have their present replicas; `moved` are partitions whose group has left its founding configuration,
@@ -319,7 +319,7 @@ MetadataRecord = (
     | TopicConfigsChanged
     | NodeConfigsChanged
     | ProducerIdsReserved
-    | Snapshot
+    | MetadataSnapshot
     | NodeRegistered
     | NodeFenced
     | NodeUnfenced

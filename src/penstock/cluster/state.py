@@ -38,6 +38,7 @@ from penstock.cluster.records import (
     GroupConfigsChanged,
     LoginSecretSet,
     MetadataRecord,
+    MetadataSnapshot,
     MetadataVoters,
     NodeConfigs,
     NodeConfigsChanged,
@@ -56,7 +57,6 @@ from penstock.cluster.records import (
     ReplicaDamaged,
     RoleChanged,
     RoleGrantsChanged,
-    Snapshot,
     TokensChanged,
     TopicConfigsChanged,
     TopicCreated,
@@ -203,14 +203,14 @@ class ClusterState:
         copy._set_broker()
         return copy
 
-    def has_topics_of(self, snapshot: Snapshot) -> bool:
+    def has_topics_of(self, snapshot: MetadataSnapshot) -> bool:
         """Whether the snapshot has the same topics: a cheap check of a snapshot that should change nothing."""
         topics = snapshot.topics
         return len(topics) == len(self._topics) and all(topic.topic_id in self._names for topic in topics)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetadataSnapshot:
         """The state as one record: any other state of the same node becomes equal to this when it is applied."""
-        return Snapshot(
+        return MetadataSnapshot(
             topics=[_as_record(topic) for topic in self._topics.values()],
             node_configs=[
                 NodeConfigs(node_id=node_id, configs=dict(configs))
@@ -411,7 +411,7 @@ class ClusterState:
 
     # --- snapshot and helpers
 
-    def _restored(self, record: Snapshot) -> frozenset[str]:
+    def _restored(self, record: MetadataSnapshot) -> frozenset[str]:
         before = dict(self._topics)
         # In place: other parts of the node hold `topics` itself, and would go on to see the state before the snapshot.
         self._topics.clear()
@@ -500,7 +500,7 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     TopicConfigsChanged: ClusterState._configs_changed,
     NodeConfigsChanged: ClusterState._node_configs_changed,
     ProducerIdsReserved: ClusterState._producer_ids_reserved,
-    Snapshot: ClusterState._restored,
+    MetadataSnapshot: ClusterState._restored,
     NodeRegistered: ClusterState._node_registered,
     NodeFenced: ClusterState._node_fenced,
     NodeUnfenced: ClusterState._node_unfenced,

@@ -13,7 +13,7 @@ from penstock.config.fields import check_fields
 from penstock.config.limits import KIBIBYTE, MEBIBYTE
 from penstock.errors import ConfigError
 
-BEATS_PER_ELECTION_TIMEOUT = 3
+HEARTBEATS_PER_ELECTION_TIMEOUT = 3
 """With fewer, one lost or late heartbeat causes an election: a pause of one interval is usual on a busy machine."""
 
 
@@ -51,10 +51,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         """Raises ConfigError for a setting outside its range, or for two that contradict each other."""
         check_fields(self, "replication.")
-        least = BEATS_PER_ELECTION_TIMEOUT * self.heartbeat_interval_ms
+        least = HEARTBEATS_PER_ELECTION_TIMEOUT * self.heartbeat_interval_ms
         if self.election_timeout_ms < least:
             expected = (
-                f"at least {BEATS_PER_ELECTION_TIMEOUT} x replication.heartbeat_interval_ms ({least}), or a "
+                f"at least {HEARTBEATS_PER_ELECTION_TIMEOUT} x replication.heartbeat_interval_ms ({least}), or a "
                 "single late heartbeat costs a partition its leader"
             )
             raise ConfigError("replication.election_timeout_ms", self.election_timeout_ms, expected)

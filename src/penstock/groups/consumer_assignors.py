@@ -13,9 +13,9 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from penstock.groups.consumer_values import Assignment, AssignmentJob, Subscriber, TopicIdPartition
+from penstock.groups.consumer_values import Assignment, AssignmentJob, MemberSubscription, TopicIdPartition
 
-Members = Mapping[str, Subscriber]
+Members = Mapping[str, MemberSubscription]
 Topics = Mapping[UUID, int]
 Target = dict[str, Assignment]
 
@@ -91,7 +91,7 @@ class _Balancer:
         for member_id in self._load:
             self._keep(member_id, members[member_id])
 
-    def _keep(self, member_id: str, member: Subscriber) -> None:
+    def _keep(self, member_id: str, member: MemberSubscription) -> None:
         for topic_id, index in sorted(member.current & set(_partitions(self._topics, member.topics))):
             if (topic_id, index) not in self._owner:
                 self._owner[topic_id, index] = member_id
@@ -155,7 +155,7 @@ class _Place:
     ranges shift, and do not change hands. In a new topic they have the order that they have in the others. A static
     member has its place by its instance, which survives a restart."""
 
-    def __init__(self, member_id: str, member: Subscriber) -> None:
+    def __init__(self, member_id: str, member: MemberSubscription) -> None:
         self._lowest: dict[UUID, int] = {}
         for topic_id, index in member.current:
             self._lowest[topic_id] = min(index, self._lowest.get(topic_id, LAST))

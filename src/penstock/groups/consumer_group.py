@@ -29,7 +29,7 @@ from penstock.groups.consumer_values import (
     Assignment,
     AssignmentJob,
     MemberState,
-    Subscriber,
+    MemberSubscription,
     TopicIdPartition,
 )
 from penstock.groups.share_values import SharedTopic
@@ -162,7 +162,7 @@ class ConsumerGroup:
             topics={topic.topic_id: topic.partitions for topic in self.topics.values()},
         )
 
-    def _subscribers(self) -> Iterator[tuple[str, Subscriber]]:
+    def _subscribers(self) -> Iterator[tuple[str, MemberSubscription]]:
         ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         for member in self.members.values():
             names = member.topics, member.pattern
@@ -171,7 +171,7 @@ class ConsumerGroup:
                 ids[names] = frozenset(topic.topic_id for topic in topics if topic is not None)
             yield (
                 member.member_id,
-                Subscriber(
+                MemberSubscription(
                     instance_id=member.instance_id,
                     topics=ids[names],
                     current=self.targets.get(member.member_id, NOTHING),

@@ -98,7 +98,7 @@ class ConsumerGroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[ConsumerMemberDescription, ...]
 
 
-class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
+class MemberSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """A member as an assignor sees it."""
 
     instance_id: str | None
@@ -114,7 +114,7 @@ class AssignmentJob(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     epoch: int
     assignor: str
-    members: Mapping[str, Subscriber]
+    members: Mapping[str, MemberSubscription]
     topics: Mapping[UUID, int]
     """The number of partitions of each topic."""
 

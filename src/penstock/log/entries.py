@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """The content of a control entry of the caller's own (kind 1); None for any other entry."""
 
 
-class Received(NamedTuple):
+class ReceivedEntries(NamedTuple):
     """Entries that may follow the log's last one, in order."""
 
     entries: list[Entry]
@@ -35,7 +35,7 @@ class Received(NamedTuple):
 
 def check_entries(
     data: Buffer, headers: Sequence[BatchHeader], *, end_offset: int, last_term: int, gaps_below: int
-) -> Received:
+) -> ReceivedEntries:
     """The entries of `data`, whose `headers` were read from it. Raises BatchError, which names the first wrong entry,
     unless all of them are whole and may follow on a log that ends here."""
     view = memoryview(data)
@@ -56,7 +56,7 @@ def check_entries(
         position = entry.end
     if position != len(view):
         _refuse(f"{len(view)} bytes: expected {position}, as the headers of the entries say")
-    return Received(entries, has_gaps)
+    return ReceivedEntries(entries, has_gaps)
 
 
 def _check(view: memoryview, position: int, header: BatchHeader, last_term: int) -> Entry:

@@ -68,7 +68,7 @@ class Closable(Protocol):
     def when_closed(self, callback: Callable[[], None]) -> None: ...
 
 
-class Told(NamedTuple):
+class ReportedOffsets(NamedTuple):
     """The offsets of a partition, as the consumer was told last."""
 
     high_watermark: int
@@ -99,7 +99,7 @@ class FetchRow(CommitWatcher):
         self.current_leader_epoch = -1
         self.fetch_offset = 0
         self.partition_max_bytes = 0
-        self.told: Told | None = None
+        self.told: ReportedOffsets | None = None
         """None: the consumer was told nothing yet, or an error."""
         self._session = session
         self._source: Partition | None = None
@@ -212,7 +212,9 @@ class FetchSession:
         self.ready[row] = None
         self.changes += 1
 
-    def answered(self, row: FetchRow, told: Told | None, *, has_records: bool, is_done: bool) -> None:
+    def answered(
+        self, row: FetchRow, told: ReportedOffsets | None, *, has_records: bool, is_done: bool
+    ) -> None:
         """The consumer is told this now. `is_done`: there is nothing more until the partition changes."""
         row.told = told
         if is_done or has_records:

@@ -3,7 +3,7 @@ belong to the transport and the calls."""
 
 RAFT = 19
 """Raft messages of many groups."""
-BEAT = 20
+HEARTBEAT = 20
 """Heartbeats for all groups that a node leads, and the reply."""
 LEADERS = 21
 GOSSIP = 22

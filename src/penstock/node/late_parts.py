@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.node.coordination.group_manager import GroupManager
     from penstock.node.coordination.undone_retention import UndoneRetention
     from penstock.node.queues.queues import Queues
-    from penstock.node.subscriptions import Subscriptions
+    from penstock.node.subscriptions import SubscriptionManager
     from penstock.node.subscriptions.router import SubscriptionRouter
     from penstock.node.transactions.attempts import AttemptRouter
     from penstock.node.transactions.manager import TransactionManager
@@ -85,7 +85,7 @@ class LateParts:
     record_forwarder: RecordForwarder
     led_transactions: LedPartitions
 
-    open_subscribers: "Callable[[], Subscriptions] | None" = None
+    open_subscribers: "Callable[[], SubscriptionManager] | None" = None
     """Makes what holds the attached subscribers. None while the node has no ports, and so no subscribers."""
 
     def is_made(self, name: str) -> bool:

@@ -19,7 +19,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import frame_kinds
 from penstock.node.access import Access, Quotas
-from penstock.node.calls import Calls, Changes, Directory
+from penstock.node.calls import Calls, ClusterChanges, Directory
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.dedup.deduplication import Deduplication
 from penstock.node.exclusive_producers import ExclusiveProducers
@@ -28,7 +28,7 @@ from penstock.node.housekeeping import Housekeeping
 from penstock.node.late_parts import LateParts
 from penstock.node.limits import descriptors
 from penstock.node.limits.memory import MemoryBudget
-from penstock.node.membership.entry import Admission, Entry
+from penstock.node.membership.entry import ClusterEntry, NodeAdmission
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.local_replicas import LocalReplicas
@@ -104,7 +104,7 @@ class Node(LateParts):
         self.partitions = self.storage.partitions
 
         # The cluster: what this node knows of it, and how it takes part in its decisions.
-        changes = Changes()
+        changes = ClusterChanges()
         self.leaders = LeaderTable(changes.fire)
         state = ClusterState(self.node_id, static_broker_configs(config))
         self.metadata = MetadataLog(
@@ -171,7 +171,7 @@ class Node(LateParts):
         if links is not None:
             _connect(links, self.storage, announcer)
             yield links
-        yield Entry(self.config, self.storage, self.metadata, self.replicas)
+        yield ClusterEntry(self.config, self.storage, self.metadata, self.replicas)
         yield self.housekeeping
         yield self.samples
         if links is not None:
@@ -180,7 +180,7 @@ class Node(LateParts):
         if self._first_user is not None:
             yield self._first_user
         membership = links.membership if links is not None else None
-        yield Admission(membership, self.controller, self.metadata, self._set_ready)
+        yield NodeAdmission(membership, self.controller, self.metadata, self._set_ready)
 
     def _cluster_parts(self, links: "Links", announcer: LeaderAnnouncer) -> Iterator[Part]:
         from penstock.node.metadata.controller_loop import ControllerLoop
@@ -258,7 +258,7 @@ class Node(LateParts):
             shortened=self.log_shortened,
         )
 
-    def _make_calls(self, changes: Changes) -> Calls:
+    def _make_calls(self, changes: ClusterChanges) -> Calls:
         directory = Directory(
             node_id=self.node_id,
             state=self.metadata.state,
@@ -370,7 +370,7 @@ def _connect(links: "Links", storage: Storage, announcer: LeaderAnnouncer) -> No
     """Frames from other nodes that are neither calls nor gossip."""
     raft = storage.raft
     links.events.take(frame_kinds.RAFT, raft.on_messages)
-    links.events.take(frame_kinds.BEAT, raft.on_beat)
+    links.events.take(frame_kinds.HEARTBEAT, raft.on_heartbeat)
     links.events.take(frame_kinds.LEADERS, announcer.heard)
     links.events.watch(up=raft.peer_up, down=raft.peer_down)
     links.events.watch(up=announcer.peer_up)

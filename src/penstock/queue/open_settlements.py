@@ -21,7 +21,7 @@ from penstock.queue.chunk import Chunk
 from penstock.queue.held_ranges import Held, by_kind, held_ranges
 from penstock.queue.leases import Lease, Leases, still_held
 from penstock.queue.offset_table import OffsetTable
-from penstock.queue.settlements import SettledRange, Settlement
+from penstock.queue.settlements import SettledRange, TransactionSettlement
 from penstock.queue.states import runs
 from penstock.queue.values import AckKind, Acknowledgement
 
@@ -42,7 +42,7 @@ _Piece = tuple[Chunk, int, int]
 
 
 class _Open(NamedTuple):
-    settlement: Settlement
+    settlement: TransactionSettlement
     lease: Lease
 
 
@@ -64,7 +64,7 @@ class OpenSettlements:
 
     def begin(
         self, suffix: bytes, member: str, transactional_id: str, acks: Iterable[Acknowledgement]
-    ) -> tuple[list[ErrorCode], Settlement | None]:
+    ) -> tuple[list[ErrorCode], TransactionSettlement | None]:
         """Moves the messages from the member to the transaction: all of each acknowledgement, or nothing of it. An
         error for each, and the settlement to store; None if there is none. POLICY_VIOLATION: they are too many."""
         acks = list(acks)
@@ -84,11 +84,11 @@ class OpenSettlements:
                     ranges.append(SettledRange(*offsets, _KINDS[kind], deliveries, ack.delay_ms))
         if lease is None:
             return errors, None
-        settlement = Settlement(member, transactional_id, tuple(ranges))
+        settlement = TransactionSettlement(member, transactional_id, tuple(ranges))
         self._add(suffix, settlement, lease)
         return errors, settlement
 
-    def _add(self, suffix: bytes, settlement: Settlement, lease: Lease) -> None:
+    def _add(self, suffix: bytes, settlement: TransactionSettlement, lease: Lease) -> None:
         self._open[suffix] = _Open(settlement, lease)
         self._taken += settlement.messages
 
@@ -105,7 +105,7 @@ class OpenSettlements:
         held = held_ranges(self._table, self._leases, member, first, last)
         return held, ErrorCode.NONE if held is not None else ErrorCode.INVALID_RECORD_STATE
 
-    def restore(self, settlements: Mapping[bytes, Settlement]) -> None:
+    def restore(self, settlements: Mapping[bytes, TransactionSettlement]) -> None:
         """Holds the messages of stored settlements; the log has not been read yet."""
         for suffix, settlement in settlements.items():
             lease = self._leases.open(HOLDER + settlement.transactional_id, None)
@@ -116,7 +116,7 @@ class OpenSettlements:
             else:  # retention has deleted all of them
                 self._leases.close(lease)
 
-    def end(self, now_ms: int, suffix: bytes, *, commit: bool) -> Settlement | None:
+    def end(self, now_ms: int, suffix: bytes, *, commit: bool) -> TransactionSettlement | None:
         """The transaction ended. Returns the settlement that was applied; None if it was aborted or is unknown."""
         ended = self._open.pop(suffix, None)
         if ended is None:
@@ -128,7 +128,7 @@ class OpenSettlements:
             self._settle(now_ms, kind, (chunk, start, stop, lease), delay_ms, settlement.consumer)
         return settlement if commit else None
 
-    def _held_by(self, settlement: Settlement, lease: Lease) -> list[tuple[SettledRange, _Piece]]:
+    def _held_by(self, settlement: TransactionSettlement, lease: Lease) -> list[tuple[SettledRange, _Piece]]:
         """The parts that retention has left. A lease that holds nothing is closed, and another may have its slot."""
         if not lease.held:
             return []

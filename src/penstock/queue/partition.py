@@ -70,7 +70,7 @@ from penstock.queue.offset_table import OffsetTable
 from penstock.queue.open_settlements import OpenSettlements
 from penstock.queue.reading import add_records
 from penstock.queue.settings import MAX_DELAY_MS, MAX_DELIVERIES, QueueSettings
-from penstock.queue.settlements import Settlement, decode_settlement
+from penstock.queue.settlements import TransactionSettlement, decode_settlement
 from penstock.queue.state_records import decode_chunk
 from penstock.queue.state_writer import StateWriter
 from penstock.queue.states import (
@@ -96,12 +96,12 @@ from penstock.queue.values import (
     AckResult,
     AckResults,
     Acquired,
-    Changes,
-    DeadLetter,
+    DeadLetterRange,
     DeadLetterReason,
     Description,
     Run,
     ScanResult,
+    StateChanges,
     Withdrawn,
 )
 from penstock.types import Term
@@ -126,7 +126,7 @@ class QueuePartition:
         self._acks = Acknowledging(self._table, self._leases, self.lanes, self._settle)
         self._transactional = OpenSettlements(self._table, self._leases, self._settle_for)
         self._writer = StateWriter(term)
-        self._letters: list[DeadLetter] = []
+        self._letters: list[DeadLetterRange] = []
 
     @classmethod
     def restore(
@@ -346,7 +346,7 @@ class QueuePartition:
         member: str,
         transactional_id: str,
         acks: Iterable[Acknowledgement],
-    ) -> tuple[list[ErrorCode], Settlement | None]:
+    ) -> tuple[list[ErrorCode], TransactionSettlement | None]:
         """A member settles offsets that it holds within a transaction, which holds them from now on. An error for each
         acknowledgement, and the settlement to be stored; None if all were refused. KafkaError: none can be accepted."""
         self.tick(now_ms)
@@ -355,7 +355,7 @@ class QueuePartition:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
         return self._transactional.begin(suffix, member, transactional_id, acks)
 
-    def end_settlement(self, now_ms: int, suffix: bytes, *, commit: bool) -> Settlement | None:
+    def end_settlement(self, now_ms: int, suffix: bytes, *, commit: bool) -> TransactionSettlement | None:
         """The transaction has ended, or has not accepted the settlement. Returns the settlement if it was applied."""
         applied = self._transactional.end(now_ms, suffix, commit=commit)
         if applied is not None:
@@ -411,7 +411,7 @@ class QueuePartition:
 
     # Dead letters
 
-    def take_dead_letters(self) -> list[DeadLetter]:
+    def take_dead_letters(self) -> list[DeadLetterRange]:
         """Messages to copy. They stay undone until `dead_letters_copied`."""
         letters, self._letters = self._letters, []
         start = self.start_offset
@@ -426,7 +426,7 @@ class QueuePartition:
 
     # Storing
 
-    def take_changes(self) -> Changes | None:
+    def take_changes(self) -> StateChanges | None:
         """The next write; None if there is nothing to write, or a write is in progress. After a failed write this
         object must not be used any more: the stored state is unknown, and only a restored object knows what may be
         promised."""
@@ -565,4 +565,4 @@ class QueuePartition:
         self._table.set_state(chunk, start, stop, _DEAD_STATES[reason])
         self._table.changed[chunk.number] = None
         first, last = chunk.base + start, chunk.base + stop - 1
-        self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason, member))
+        self._letters.append(DeadLetterRange(first, last, chunk.deliveries[start], reason, member))

@@ -12,7 +12,7 @@ it is deleted.
 import struct
 from typing import NamedTuple
 
-from penstock.queue.state_records import Reader, unknown_format
+from penstock.queue.state_records import StateRecordReader, unknown_format
 from penstock.queue.values import AckKind, Acknowledgement
 
 VERSION = 0
@@ -36,7 +36,7 @@ class SettledRange(NamedTuple):
         return Acknowledgement(self.first, self.last, bytes((self.kind,)), self.delay_ms)
 
 
-class Settlement(NamedTuple):
+class TransactionSettlement(NamedTuple):
     """The actions of one consumer on messages, within one transaction."""
 
     consumer: str
@@ -49,7 +49,7 @@ class Settlement(NamedTuple):
         return sum(one.last - one.first + 1 for one in self.ranges)
 
 
-def encode_settlement(settlement: Settlement) -> bytes:
+def encode_settlement(settlement: TransactionSettlement) -> bytes:
     parts = [struct.pack(">h", VERSION), _text(settlement.consumer), _text(settlement.transactional_id)]
     parts.append(struct.pack(">i", len(settlement.ranges)))
     for first, last, kind, deliveries, delay_ms in settlement.ranges:
@@ -58,8 +58,8 @@ def encode_settlement(settlement: Settlement) -> bytes:
     return b"".join(parts)
 
 
-def decode_settlement(data: bytes) -> Settlement:
-    reader = Reader(data)
+def decode_settlement(data: bytes) -> TransactionSettlement:
+    reader = StateRecordReader(data)
     (version,) = reader.fields(">h")
     if version != VERSION:
         raise unknown_format(f"settlement version {version}")
@@ -67,10 +67,10 @@ def decode_settlement(data: bytes) -> Settlement:
     (count,) = reader.fields(">i")
     ranges = tuple(_decode_range(reader) for _ in range(count))
     reader.finish()
-    return Settlement(consumer, transactional_id, ranges)
+    return TransactionSettlement(consumer, transactional_id, ranges)
 
 
-def _decode_range(reader: Reader) -> SettledRange:
+def _decode_range(reader: StateRecordReader) -> SettledRange:
     first, length, kind, deliveries, delay_ms = reader.fields(_RANGE.format)
     if first < 0 or length < 1 or kind not in _KINDS or not deliveries:
         raise unknown_format(f"a settlement of {length} at {first}, kind {kind}, {deliveries} deliveries")

@@ -121,7 +121,7 @@ def encode_key(group_id: str, topic_id: UUID, partition: int, suffix: bytes) -> 
 
 
 def decode_key(data: bytes) -> StateKey:
-    reader = Reader(data)
+    reader = StateRecordReader(data)
     (version,) = reader.fields(">h")
     if version != KEY_VERSION:
         raise unknown_format(f"key version {version}")
@@ -166,7 +166,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(data: bytes) -> Head:
-    reader = Reader(data)
+    reader = StateRecordReader(data)
     version, term, start_offset = reader.fields(_HEAD.format)
     if version != HEAD_VERSION or start_offset < 0:
         raise unknown_format(f"head version {version}, start offset {start_offset}")
@@ -205,7 +205,7 @@ def encode_chunk(
 
 
 def decode_chunk(data: bytes) -> StoredChunk:
-    reader = Reader(data)
+    reader = StateRecordReader(data)
     (version,) = reader.fields(">h")
     if version not in (CHUNK_VERSION, DELAYED_VERSION):
         raise unknown_format(f"chunk version {version}")
@@ -262,7 +262,7 @@ def _runs_up_to(cells: bytearray, other: int, most: int) -> list[tuple[int, int,
     return found if len(found) <= most else None
 
 
-def _read_done(reader: "Reader", chunk: StoredChunk) -> None:
+def _read_done(reader: "StateRecordReader", chunk: StoredChunk) -> None:
     if reader.form() == _DENSE:
         chunk.state[:] = _digits(reader.take(_BITMAP_BYTES)).translate(_DONE_DIGITS)
         return
@@ -270,7 +270,7 @@ def _read_done(reader: "Reader", chunk: StoredChunk) -> None:
         chunk.state[index : index + length] = BYTE[DONE] * length
 
 
-def _read_undone(reader: "Reader", chunk: StoredChunk) -> None:
+def _read_undone(reader: "StateRecordReader", chunk: StoredChunk) -> None:
     if reader.form() == _DENSE:
         chunk.deliveries[:] = reader.take(CHUNK_SIZE)
         rejected = list(_bits(reader.take(_BITMAP_BYTES)))
@@ -305,7 +305,7 @@ def unknown_format(what: str) -> UnknownFormat:
     return UnknownFormat(f"a record of the queue state topic has {what}; start the version that wrote it")
 
 
-class Reader:
+class StateRecordReader:
     """Reads fields in order; raises UnknownFormat where bytes are missing."""
 
     def __init__(self, data: bytes) -> None:

@@ -15,7 +15,7 @@ import heapq
 from penstock.queue.offset_table import OffsetTable
 from penstock.queue.state_records import HEAD_SUFFIX, Head, chunk_suffix, encode_chunk, encode_head
 from penstock.queue.states import CHUNK_SIZE, DONE
-from penstock.queue.values import Changes
+from penstock.queue.values import StateChanges
 from penstock.types import Term
 
 MAX_CHUNKS_PER_WRITE = 128
@@ -67,7 +67,7 @@ class StateWriter:
         """This settlement was applied to the table: the next round stores that, and deletes it."""
         self._applied.append(suffix)
 
-    def take(self, table: OffsetTable) -> Changes | None:
+    def take(self, table: OffsetTable) -> StateChanges | None:
         if self._under_way:
             return None
         records: list[tuple[bytes, bytes | None]] = []
@@ -86,7 +86,7 @@ class StateWriter:
             return None
         self._number += 1
         self._under_way = True
-        return Changes(self._number, records)
+        return StateChanges(self._number, records)
 
     def saved(self, number: int) -> list[object]:
         """A write is committed. Returns the tokens of the acknowledgements that are durable with it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.queue.settings import QueueSettings
-from penstock.queue.settlements import Settlement
+from penstock.queue.settlements import TransactionSettlement
 from penstock.queue.state_records import (
     DelayedRun,
     Head,
@@ -90,7 +90,7 @@ class StoredBacklog:
         others = max(0, self._end - self._first) - self._covered
         return self._counted.plus(Backlog(available=others))
 
-    def settle(self, settlement: Settlement, *, is_open: bool) -> None:
+    def settle(self, settlement: TransactionSettlement, *, is_open: bool) -> None:
         """A stored settlement, before the chunks. Those of open transactions are leased; the others count as they will
         be applied."""
         for one in settlement.ranges:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.errors import UnknownFormat
-from penstock.queue.settlements import Settlement, decode_settlement
+from penstock.queue.settlements import TransactionSettlement, decode_settlement
 from penstock.queue.state_records import (
     HEAD_SUFFIX,
     Head,
@@ -22,7 +22,7 @@ class StoredParts(NamedTuple):
 
     head: Head
     chunks: dict[int, bytes]
-    settlements: dict[bytes, Settlement]
+    settlements: dict[bytes, TransactionSettlement]
 
 
 def sort_parts(parts: Mapping[bytes, bytes]) -> StoredParts:

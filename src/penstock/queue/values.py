@@ -69,7 +69,7 @@ class DeadLetterReason(StrEnum):
     REJECTED = "rejected"
 
 
-class DeadLetter(NamedTuple):
+class DeadLetterRange(NamedTuple):
     """Consecutive offsets whose records are to be copied to the dead letters."""
 
     first: int
@@ -99,7 +99,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY_SCAN = ScanResult()
 
 
-class Changes(NamedTuple):
+class StateChanges(NamedTuple):
     """Records to be written as one batch. A value of None deletes what the key names."""
 
     number: int

@@ -21,12 +21,12 @@ Terms and votes
       shorter. So a leader has everything that was ever committed.
    4  A replica raises the term only after a majority has promised to vote for it (pre-vote). So a replica that was cut
       off or removed does not disturb the others when it returns.
-   5  A beat carries the leader's lease time, which is at most an election timeout. A replica that has heard its
+   5  A heartbeat carries the leader's lease time, which is at most an election timeout. A replica that has heard its
       leader within that time votes and pre-votes for no other replica, nor for itself; neither does a leader. So the
-      answer to a beat is a lease, from the moment at which the beat was *sent*, for the lease time less the clocks'
-      drift. A replica that has just started, or has heard a new leader's entries and no beat yet, does not know the
-      lease time and takes its own election timeout instead: that must not be less than a leader's lease time, less the
-      drift. The one exception is a successor that the leader itself tells to stand; its lease ends with that.
+      answer to a heartbeat is a lease, from the moment at which the heartbeat was *sent*, for the lease time less the
+      clocks' drift. A replica that has just started, or has heard a new leader's entries and no heartbeat yet, does not
+      know the lease time and takes its own election timeout instead: that must not be less than a leader's lease time,
+      less the drift. The one exception is a successor that the leader itself tells to stand; its lease ends with that.
    6  A leader that has not heard from a majority for an election timeout steps down.
 Replication
    7  A follower takes entries only behind an (index, term) that its log has too. So logs that agree there agree below.
@@ -53,9 +53,9 @@ Members
       steps down. A replica is a node *and* its incarnation: promises that a node made before it lost its data bind
       no replica.
   19  A leader writes a joint configuration only when every newcomer, and a majority of all voters to come, have
-      answered a beat of its term that it sent after the newcomers had caught up, and within the last election timeout.
-      A joint configuration cannot be taken back, even if it is in one log only. So a change that begins when a disk
-      has just died does not bind the group to a majority that is gone. A half of three survives a later loss.
+      answered a heartbeat of its term that it sent after the newcomers had caught up, and within the last election
+      timeout. A joint configuration cannot be taken back, even if it is in one log only. So a change that begins when a
+      disk has just died does not bind the group to a majority that is gone. A half of three survives a later loss.
 Prefix
   16  Deleted entries were committed. A follower that needs them installs the leader's prefix instead and starts its log
       behind it, unless its log holds that boundary already.
@@ -63,14 +63,14 @@ Serving
   17  A leader answers readers only while it knows everything that any replica has committed (`may_serve`): an entry of
       its own term is committed, so all that was committed before its term is too; it has not sent a successor ahead;
       and no other replica can lead, because a majority has heard from it less than its lease time ago, less the
-      clocks' drift (5). Two moments count as heard, whichever is later: the sending of the newest beat that a majority
-      has answered, and the beginning of the term, since a majority has taken the term's first entry after it.
+      clocks' drift (5). Two moments count as heard, whichever is later: the sending of the newest heartbeat that a
+      majority has answered, and the beginning of the term, since a majority has taken the term's first entry after it.
   18  A group may require more flushed copies than a majority (`require_replicas`) before a write is acknowledged. So a
       leader tells two indexes: what is committed, which readers may see because no failure of a minority can undo it,
       and `enough_index` at or below it, which so many voters have flushed.
   20  When a person declares the others lost, one replica continues alone (recovery.py). This breaks 3 and 11.
 
-A sole voter without learners needs no beats, no deadlines, and no entry of its own until it has one to write.
+A sole voter without learners needs no heartbeats, no deadlines, and no entry of its own until it has one to write.
 """
 
 import weakref
@@ -85,20 +85,20 @@ from penstock.raft.effects import (
     ConfigChanged,
     Effect,
     HardState,
-    Persist,
-    Refusal,
+    PersistHardState,
+    RaftRefusal,
+    RaftRoleChanged,
     Role,
-    RoleChanged,
     Send,
 )
 from penstock.raft.election import Candidate
-from penstock.raft.errors import BrokenPromise, Refused
+from penstock.raft.errors import BrokenPromise, RaftRefused
 from penstock.raft.follower import Follower
 from penstock.raft.leader import Leader
 from penstock.raft.messages import (
     Append,
     AppendReply,
-    Beat,
+    Heartbeat,
     InstallPrefix,
     Message,
     RequestVote,
@@ -111,12 +111,14 @@ from penstock.raft.settings import MAX_TERM, RaftSettings
 from penstock.types import NO_TERM, Replica
 
 NEVER = float("inf")
-LOST_BEATS = 3
-"""Followers of a lost leader campaign within so many beat intervals, each at a random moment: otherwise votes split."""
+LOST_HEARTBEATS = 3
+"""Followers of a lost leader campaign within so many heartbeat intervals, each at a random moment: otherwise votes
+split."""
 
 
 class Raft:
-    """One replica of one group. The methods after "inputs" and "beats" are for the other modules of this package."""
+    """One replica of one group. The methods after "inputs" and "heartbeats" are for the other modules of this
+    package."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class Raft:
         """How long after `heard_at` the leader may count on this replica (5)."""
         self.next_deadline = NEVER
         self._timeout = 0.0
-        self._beat = Beat(NO_TERM, 0, 0)
+        self._heartbeat = Heartbeat(NO_TERM, 0, 0)
         self.arm(now)
         self._hurry(now)
 
@@ -208,8 +210,8 @@ class Raft:
     def progress(self) -> list[ReplicaProgress]:
         return self.part.progress() if isinstance(self.part, Leader) else []
 
-    def may_propose(self) -> Refusal | None:
-        return self.part.may_propose() if isinstance(self.part, Leader) else Refusal.NOT_LEADER
+    def may_propose(self) -> RaftRefusal | None:
+        return self.part.may_propose() if isinstance(self.part, Leader) else RaftRefusal.NOT_LEADER
 
     # ---- inputs
 
@@ -262,31 +264,32 @@ class Raft:
         if self.role is not Role.FOLLOWER or self.leader is None or self.next_deadline == NEVER:
             return
         lease_ends = self.heard_at + self.lease_s
-        soon = max(now, lease_ends) + self.jitter() * LOST_BEATS * self.settings.beat_interval_s
+        soon = max(now, lease_ends) + self.jitter() * LOST_HEARTBEATS * self.settings.heartbeat_interval_s
         self.next_deadline = min(self.next_deadline, soon)
 
     def transfer(self, now: float, to: Replica) -> list[Effect]:
-        """Leader: transfers the lead to another voter. Raises Refused. Given up after an election timeout."""
+        """Leader: transfers the lead to another voter. Raises RaftRefused. Given up after an election timeout."""
         self._leading().hand_over_to(now, to)
         return self._effects()
 
     def change_config(
         self, now: float, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()
     ) -> list[Effect]:
-        """Leader: makes exactly these replicas the group. Raises Refused, or ProtocolViolation for a configuration that
-        cannot be. The change is done when `config` says so; it is given up when the new replicas make no progress
+        """Leader: makes exactly these replicas the group. Raises RaftRefused, or ProtocolViolation for a configuration
+        that cannot be. The change is done when `config` says so; it is given up when the new replicas make no progress
         (`changing` is false again)."""
         self._leading().change_members(now, GroupConfig(voters, (), learners))
         return self._effects()
 
     def abandon_change(self, now: float) -> list[Effect]:
-        """Leader: stops waiting for new replicas that are not wanted any more. Raises Refused once the change is in the
-        log as a joint configuration, which must be completed. Another change may follow when `changing` is false."""
+        """Leader: stops waiting for new replicas that are not wanted any more. Raises RaftRefused once the change is in
+        the log as a joint configuration, which must be completed. Another change may follow when `changing` is
+        false."""
         self._leading().abandon_change()
         return self._effects()
 
     def continue_alone(self, now: float) -> list[Effect]:
-        """Continues as the only member, because the others are lost for good (20). Raises Refused."""
+        """Continues as the only member, because the others are lost for good (20). Raises RaftRefused."""
         recovery.continue_alone(self, now)
         return self._effects()
 
@@ -319,27 +322,32 @@ class Raft:
         if isinstance(self.part, Leader):
             self.part.replication.core = weak
 
-    # ---- beats
+    # ---- heartbeats
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """The facts that followers should know now. The same object as before if nothing has changed."""
-        beat = self._beat
+        heartbeat = self._heartbeat
         term, commit_index, start_offset = self.term, self.commit_index, self.log.start_offset
-        if beat.commit_index != commit_index or beat.term != term or beat.start_offset != start_offset:
-            beat = self._beat = Beat(term, commit_index, start_offset)
-        return beat
+        if (
+            heartbeat.commit_index != commit_index
+            or heartbeat.term != term
+            or heartbeat.start_offset != start_offset
+        ):
+            heartbeat = self._heartbeat = Heartbeat(term, commit_index, start_offset)
+        return heartbeat
 
-    def step_beat(self, now: float, sender: Replica, beat: Beat) -> list[Effect]:
-        """A beat with new facts. `heard` decides whether it counts for the lease."""
-        if beat.term >= self.term:
-            self.accept_leader(now, sender, beat.term)
+    def step_heartbeat(self, now: float, sender: Replica, heartbeat: Heartbeat) -> list[Effect]:
+        """A heartbeat with new facts. `heard` decides whether it counts for the lease."""
+        if heartbeat.term >= self.term:
+            self.accept_leader(now, sender, heartbeat.term)
             assert isinstance(self.part, Follower)
-            self.part.hear_beat(beat.commit_index, beat.start_offset)
+            self.part.hear_heartbeat(heartbeat.commit_index, heartbeat.start_offset)
         return self._effects()
 
     def heard(self, now: float, sender: Replica, term: int, lease_s: float) -> bool:
-        """A beat, with new facts or without. True: it came from this replica's leader, and the answer is a lease (5).
-        False: it came from another replica, or the term is not durable yet; the caller compares the terms to know."""
+        """A heartbeat, with new facts or without. True: it came from this replica's leader, and the answer is a lease
+        (5). False: it came from another replica, or the term is not durable yet; the caller compares the terms to
+        know."""
         if (
             term != self.term
             or sender != self.leader
@@ -351,23 +359,23 @@ class Raft:
         self.lease_s = lease_s
         if self.next_deadline != NEVER:
             # The lease binds this replica's own vote, too. (A call would cost as much as all of this, a thousand times
-            # per beat.)
+            # per heartbeat.)
             self.next_deadline = now + (self._timeout if self._timeout > lease_s else lease_s)
         return True
 
     def plead(self) -> list[Effect]:
-        """Follower, with each beat: asks again for entries that the leader does not know to be missing here."""
+        """Follower, with each heartbeat: asks again for entries that the leader does not know to be missing here."""
         if self.part.lost and isinstance(self.part, Follower):
             self.part.answer()
         return self._effects()
 
     def answered(self, sent_at: float, sender: Replica, term: int) -> None:
-        """Leader: `sender` heard the beat of this term that was sent at `sent_at`."""
+        """Leader: `sender` heard the heartbeat of this term that was sent at `sent_at`."""
         if term == self.term and isinstance(self.part, Leader):
-            self.part.beat_answered(sent_at, sender)
+            self.part.heartbeat_answered(sent_at, sender)
 
     def refused(self, now: float, sender: Replica, term: int) -> list[Effect]:
-        """Leader: `sender`, which is in this term, did not take a beat."""
+        """Leader: `sender`, which is in this term, did not take a heartbeat."""
         if term > self.term and self.configs.is_member(sender):
             self.follow(now, term, None)
         return self._effects()
@@ -408,20 +416,20 @@ class Raft:
         self.part = Follower(self)
         if not was_follower:
             self.arm(now)
-        self.out.append(RoleChanged(Role.FOLLOWER, self.term, leader))
+        self.out.append(RaftRoleChanged(Role.FOLLOWER, self.term, leader))
 
     def take_role(self, now: float, role: Role, part: Candidate) -> None:
         self.role = role
         self.leader = None
         self.part = part
         self.arm(now)
-        self.out.append(RoleChanged(role, self.term, None))
+        self.out.append(RaftRoleChanged(role, self.term, None))
 
     def lead(self, now: float) -> Leader:
         self.role = Role.LEADER
         self.leader = self.me
         self.part = leader = Leader(self, now)
-        self.out.append(RoleChanged(Role.LEADER, self.term, self.me))
+        self.out.append(RaftRoleChanged(Role.LEADER, self.term, self.me))
         leader.take_up(now)
         return leader
 
@@ -460,12 +468,12 @@ class Raft:
 
     def _leading(self) -> Leader:
         if not isinstance(self.part, Leader):
-            raise Refused(Refusal.NOT_LEADER)
+            raise RaftRefused(RaftRefusal.NOT_LEADER)
         return self.part
 
     def persist(self, then: Sequence[Send] = ()) -> None:
         self.asked = self.hard
-        self.out.append(Persist(self.asked, list(then)))
+        self.out.append(PersistHardState(self.asked, list(then)))
 
     def persist_if_unasked(self) -> None:
         if self.asked != self.hard:
@@ -478,7 +486,7 @@ class Raft:
             self.out.append(send)
             return
         for effect in self.out:
-            if type(effect) is Persist:
+            if type(effect) is PersistHardState:
                 effect.then.append(send)
                 return
         self.persist([send])

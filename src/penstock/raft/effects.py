@@ -36,7 +36,7 @@ class ControlKind(IntEnum):
     CONFIG = 1
 
 
-class Refusal(Enum):
+class RaftRefusal(Enum):
     """Why a replica does not do what it is asked."""
 
     NOT_LEADER = "this replica does not lead"
@@ -56,7 +56,7 @@ class Send(msgspec.Struct, frozen=True):
     message: Message
 
 
-class Persist(msgspec.Struct, frozen=True):
+class PersistHardState(msgspec.Struct, frozen=True):
     """Make it durable, then send the messages in `then` and call `hard_state_saved`. More of these effects may come
     before it is done; they are saved in order."""
 
@@ -94,7 +94,7 @@ class Committed(msgspec.Struct, frozen=True):
     the group requires more."""
 
 
-class RoleChanged(msgspec.Struct, frozen=True):
+class RaftRoleChanged(msgspec.Struct, frozen=True):
     """The role, the term or the known leader has changed."""
 
     role: Role
@@ -120,7 +120,7 @@ class StartAt(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Suspect(msgspec.Struct, frozen=True):
+class SuspectEntries(msgspec.Struct, frozen=True):
     """Leader: the entries from this boundary on could not be read, or a peer could not store them. Read them again and
     compare the checksums: they may be damaged on this disk."""
 
@@ -136,15 +136,15 @@ class ConfigChanged(msgspec.Struct, frozen=True):
 
 Effect = (
     Send
-    | Persist
+    | PersistHardState
     | Truncate
     | AppendEntries
     | AppendControl
     | Committed
-    | RoleChanged
+    | RaftRoleChanged
     | SendPrefix
     | Install
     | StartAt
-    | Suspect
+    | SuspectEntries
     | ConfigChanged
 )

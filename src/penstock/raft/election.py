@@ -80,7 +80,7 @@ class Candidate:
         core.take_role(now, Role.PRE_CANDIDATE, self)
         if core.term == NO_TERM:
             # A new group: the others may not have opened it yet, and clients wait. There is no leader to disturb.
-            core.next_deadline = now + core.settings.beat_interval_s * (1 + core.jitter())
+            core.next_deadline = now + core.settings.heartbeat_interval_s * (1 + core.jitter())
         if core.configs.is_quorum(self.granted):
             self.stand(now)
         else:

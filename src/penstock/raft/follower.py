@@ -157,9 +157,9 @@ class Follower:
         reply = AppendReply(core.term, match, received, refused_index=core.log.end_index)
         core.send_when_saved(self.leader, reply)
 
-    # ---- beats and prefixes
+    # ---- heartbeats and prefixes
 
-    def hear_beat(self, commit_index: int, start_offset: int) -> None:
+    def hear_heartbeat(self, commit_index: int, start_offset: int) -> None:
         self._follow_start(start_offset)
         self.leader_commit = max(self.leader_commit, commit_index)
         self.advance(self.core.log.end_index)

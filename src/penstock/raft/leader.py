@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import ProtocolViolation
 from penstock.raft import membership
 from penstock.raft.config import GroupConfig, majority_value
-from penstock.raft.effects import AppendControl, ControlKind, Refusal, Send
-from penstock.raft.errors import Refused
+from penstock.raft.effects import AppendControl, ControlKind, RaftRefusal, Send
+from penstock.raft.errors import RaftRefused
 from penstock.raft.messages import AppendReply, TimeoutNow
 from penstock.raft.progress import Peer, PeerState, ReplicaProgress
 from penstock.raft.replication import Replication
@@ -102,7 +102,7 @@ class Leader:
         return self.replication.peers | {self.core.me: self.mine}
 
     def lease_at(self, voter: Replica) -> float:
-        """When the newest beat of this term that it answered was sent."""
+        """When the newest heartbeat of this term that it answered was sent."""
         return self.mine.lease_at if voter == self.core.me else self.replication.peers[voter].lease_at
 
     @property
@@ -127,9 +127,9 @@ class Leader:
         if not self.term_confirmed or self.lease_is_void:
             return False
         settings = self.core.settings
-        beat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
+        heartbeat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
         lease_s = settings.lease_s * (1 - settings.clock_drift)
-        return now < max(beat_at, self.led_since) + lease_s
+        return now < max(heartbeat_at, self.led_since) + lease_s
 
     def has_heard_voters_since(self, moment: float) -> bool:
         return min([peer.contact_at for peer in self.voting]) >= moment
@@ -146,7 +146,7 @@ class Leader:
                 next_index=members[replica].next_index,
                 state=members[replica].state,
                 last_contact=members[replica].contact_at,
-                beat_sent_at=members[replica].lease_at,
+                heartbeat_sent_at=members[replica].lease_at,
                 learner=not config.votes(replica),
             )
             for replica in config.members
@@ -162,11 +162,11 @@ class Leader:
         change = self.change
         return change.target if change is not None and change.may_be_abandoned(self._config) else None
 
-    def may_propose(self) -> Refusal | None:
+    def may_propose(self) -> RaftRefusal | None:
         if self.transfer is not None:
-            return Refusal.TRANSFERRING
+            return RaftRefusal.TRANSFERRING
         if self.uncommitted_bytes > self.core.settings.max_uncommitted_bytes:
-            return Refusal.TOO_MUCH_UNCOMMITTED
+            return RaftRefusal.TOO_MUCH_UNCOMMITTED
         return None
 
     # ---- appends and replies
@@ -216,7 +216,7 @@ class Leader:
         if self.transfer is not None:
             self._hand_over(peer)
 
-    def beat_answered(self, sent_at: float, sender: Replica) -> None:
+    def heartbeat_answered(self, sent_at: float, sender: Replica) -> None:
         peer = self.replication.peers.get(sender)
         if peer is None:
             return
@@ -283,7 +283,7 @@ class Leader:
         return min(majority_value([peer.contact_at for peer in half]) for half in self.halves)
 
     def _mind_change(self, now: float, change: membership.Change) -> None:
-        """Takes the next step if answers to beats allow it (19), and gives up a change whose new members make no
+        """Takes the next step if answers to heartbeats allow it (19), and gives up a change whose new members make no
         progress. A step that is in the log is waited for."""
         configs, commit_index = self.core.configs, self.core.commit_index
         if change.ready_at <= now and configs.newest_index <= commit_index:
@@ -309,9 +309,9 @@ class Leader:
     def hand_over_to(self, now: float, to: Replica) -> None:
         core = self.core
         if to not in self._config.voters:
-            raise Refused(Refusal.NOT_A_VOTER)
+            raise RaftRefused(RaftRefusal.NOT_A_VOTER)
         if self.transfer is not None:
-            raise Refused(Refusal.TRANSFERRING)
+            raise RaftRefused(RaftRefusal.TRANSFERRING)
         if to == core.me:
             return
         self.transfer = Transfer(to, now + core.settings.election_timeout_s)
@@ -353,11 +353,11 @@ class Leader:
         core = self.core
         config = self._config
         if self.transfer is not None:
-            raise Refused(Refusal.TRANSFERRING)
+            raise RaftRefused(RaftRefusal.TRANSFERRING)
         if not self.term_confirmed:
-            raise Refused(Refusal.TERM_NOT_CONFIRMED)
+            raise RaftRefused(RaftRefusal.TERM_NOT_CONFIRMED)
         if self.change is not None or config.joint or core.configs.newest_index > core.commit_index:
-            raise Refused(Refusal.CHANGE_UNDER_WAY)
+            raise RaftRefused(RaftRefusal.CHANGE_UNDER_WAY)
         membership.check_steps(config, target)
         if target == config:
             return
@@ -370,5 +370,5 @@ class Leader:
         if not self.is_changing:
             return
         if self.change is None or not self.change.may_be_abandoned(self._config):
-            raise Refused(Refusal.CHANGE_UNDER_WAY)
+            raise RaftRefused(RaftRefusal.CHANGE_UNDER_WAY)
         self.change = None

@@ -38,7 +38,7 @@ class Change:
         election timeout leaves so little that the group cannot stall on the rest (Ongaro's thesis, 4.2.1)."""
         self.caught_up: list[Replica] = []
         self.ready_at = NOT_READY
-        """When the last newcomer had caught up. The voters to come must answer a beat that was sent later (19)."""
+        """When the last newcomer had caught up. The voters to come must answer a heartbeat that was sent later (19)."""
 
     def newcomers(self, config: GroupConfig) -> tuple[Replica, ...]:
         return tuple(voter for voter in self.target.voters if not config.votes(voter))
@@ -101,8 +101,9 @@ def _next_step(leader: "Leader", change: Change, config: GroupConfig, now: float
 
 
 def _have_answered(leader: "Leader", change: Change, newcomers: tuple[Replica, ...], now: float) -> bool:
-    """Invariant 19. A disk may have died a moment ago, and only an answer to a beat that was sent since then tells: a
-    joint configuration whose new half has lost its majority would leave the group without a leader for ever."""
+    """Invariant 19. A disk may have died a moment ago, and only an answer to a heartbeat that was sent since then
+    tells: a joint configuration whose new half has lost its majority would leave the group without a leader for
+    ever."""
     change.ready_at = min(change.ready_at, now)
     since = max(change.ready_at, now - leader.core.settings.election_timeout_s)
     present = [voter for voter in change.target.voters if leader.lease_at(voter) > since]

@@ -93,8 +93,8 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=5):
     term: TermField
 
 
-class Beat:
-    """A leader's heartbeat to all its peers; the frames of beats.py carry it.
+class Heartbeat:
+    """A leader's heartbeat to all its peers; the frames of heartbeats.py carry it.
 
     The object stays the same until a field changes: compare by identity."""
 

@@ -41,8 +41,8 @@ class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
     next_index: int
     state: PeerState
     last_contact: float
-    beat_sent_at: float
-    """When the newest beat that it answered was sent: the replica knows everything that this beat said."""
+    heartbeat_sent_at: float
+    """When the newest heartbeat that it answered was sent: the replica knows everything that this heartbeat said."""
     learner: bool
 
 
@@ -76,7 +76,7 @@ class Peer:
         """It has accepted something in this term, so that an append at match_index cannot be rejected."""
         self.probe_sent = False
         self.paused = False
-        """Silent for an election timeout: it is sent nothing until it answers a beat."""
+        """Silent for an election timeout: it is sent nothing until it answers a heartbeat."""
         self.inflight: deque[tuple[int, int]] = deque()
         """(end index, bytes) of each append that is neither answered nor given up."""
         self.inflight_bytes = 0
@@ -85,7 +85,7 @@ class Peer:
         self.contact_at = now
         """When it was last heard. A new leader gives every peer one election timeout."""
         self.lease_at = float("-inf")
-        """When the newest beat that it answered was sent (5)."""
+        """When the newest heartbeat that it answered was sent (5)."""
         self.damage_pause_s = 0.0
         self.damage_pause_until = float("-inf")
 

@@ -17,9 +17,9 @@ clients ignore a leader whose epoch is lower than one that they have seen.
 from typing import TYPE_CHECKING
 
 from penstock.raft.config import GroupConfig, encode
-from penstock.raft.effects import AppendControl, ControlKind, Refusal, Role
+from penstock.raft.effects import AppendControl, ControlKind, RaftRefusal, Role
 from penstock.raft.election import Candidate
-from penstock.raft.errors import Refused
+from penstock.raft.errors import RaftRefused
 from penstock.raft.messages import VoteReply
 from penstock.raft.settings import MAX_TERM
 from penstock.types import NO_TERM, Replica
@@ -32,13 +32,13 @@ TERMS_SKIPPED = 1000
 
 
 def continue_alone(core: "Raft", now: float) -> None:
-    """Raises Refused for a leader, for a replica that has heard its leader within an election timeout, and for one
+    """Raises RaftRefused for a leader, for a replica that has heard its leader within an election timeout, and for one
     that knows nothing of the group."""
     has_leader = core.leader is not None and now < core.heard_at + core.settings.election_timeout_s
     if core.role is Role.LEADER or has_leader:
-        raise Refused(Refusal.HAS_LEADER)
+        raise RaftRefused(RaftRefusal.HAS_LEADER)
     if core.config is None or core.log.last_term == NO_TERM:
-        raise Refused(Refusal.KNOWS_NOTHING)
+        raise RaftRefused(RaftRefusal.KNOWS_NOTHING)
     SoleCandidate(core).stand(now)
 
 

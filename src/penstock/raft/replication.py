@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from penstock.errors import CorruptLog
-from penstock.raft.effects import Send, SendPrefix, Suspect
+from penstock.raft.effects import Send, SendPrefix, SuspectEntries
 from penstock.raft.messages import Append, AppendReply, InstallPrefix
 from penstock.raft.progress import Peer, PeerState
 from penstock.types import Replica
@@ -99,7 +99,7 @@ class Replication:
         peer.probe_sent = True
         peer.pause_for_damage(now)
         self.core.wake_at(peer.damage_pause_until)
-        self.core.out.append(Suspect(index, peer.replica))
+        self.core.out.append(SuspectEntries(index, peer.replica))
 
     def _need_prefix(self, now: float, peer: Peer) -> None:
         peer.await_prefix(now)
@@ -220,7 +220,8 @@ class Replication:
         """A message was lost, or the peer is slow. An append without entries, at an index that matches, asks how far
         the peer is."""
         if now - peer.contact_at >= self.core.settings.election_timeout_s:
-            # The answer to a beat ends the pause. Probing a dead node, which has many groups, would be useless work.
+            # The answer to a heartbeat ends the pause. Probing a dead node, which has many groups, would be useless
+            # work.
             peer.probe_at(peer.match_index if peer.matched else peer.next_index)
             peer.paused = peer.probe_sent = True
             return

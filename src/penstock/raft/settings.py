@@ -14,8 +14,8 @@ MAX_TERM = 2**31 - 1
 MAX_INDEX = 2**63 - 1
 MAX_LEASE_S = 60.0
 """The longest lease that a leader may ask of its followers: for that long they elect no other one if it dies."""
-LEASE_BEATS = 3
-"""A lease of fewer beats would end whenever one of them is late."""
+LEASE_HEARTBEATS = 3
+"""A lease of fewer heartbeats would end whenever one of them is late."""
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +23,9 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     may be shorter than another one's lease (invariant 5): with the defaults, half of the other one's timeout."""
 
     election_timeout_s: float = 1.5
-    """A follower waits between once and twice this long for a silent leader. Ten beats, as in Redpanda: a pause of a
-    second does not move a leader. One whose connection broke is replaced after `lease_s`."""
-    beat_interval_s: float = 0.15
+    """A follower waits between once and twice this long for a silent leader. Ten heartbeats, as in Redpanda: a pause of
+    a second does not move a leader. One whose connection broke is replaced after `lease_s`."""
+    heartbeat_interval_s: float = 0.15
     resend_timeout_s: float = 0.5
     """After this long without progress, the leader asks a peer how far it is. The message is empty, so a peer whose
     disk only flushes slowly costs no more than that."""
@@ -45,15 +45,15 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_uncommitted_bytes: int = 64 << 20
     """Above this the leader refuses proposals: a majority is gone, or slower than the producers."""
     eager_commit: bool = False
-    """Whether the leader reports each commit to its followers at once, and not with the next append or beat. For groups
-    whose followers act on committed entries: the metadata group."""
+    """Whether the leader reports each commit to its followers at once, and not with the next append or heartbeat. For
+    groups whose followers act on committed entries: the metadata group."""
 
     @property
     def lease_s(self) -> float:
-        """How long followers vote for no other replica after a leader's beat (5). Half an election timeout: if a
+        """How long followers vote for no other replica after a leader's heartbeat (5). Half an election timeout: if a
         leader's process dies, its connections break, and the lease is all that followers wait for. The leader of a
         group that is only slow keeps its connections, and the whole election timeout."""
-        lease_s = max(self.election_timeout_s / 2, LEASE_BEATS * self.beat_interval_s)
+        lease_s = max(self.election_timeout_s / 2, LEASE_HEARTBEATS * self.heartbeat_interval_s)
         return min(lease_s, self.election_timeout_s, MAX_LEASE_S)
 
     def validate(self) -> None:
@@ -63,6 +63,6 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(name, value, "more than 0")
         if not 0 <= self.clock_drift < 1:
             raise ConfigError("clock_drift", self.clock_drift, "0 or more and less than 1")
-        if self.beat_interval_s * 2 > self.election_timeout_s:
+        if self.heartbeat_interval_s * 2 > self.election_timeout_s:
             expected = f"at most half of election_timeout_s={self.election_timeout_s}"
-            raise ConfigError("beat_interval_s", self.beat_interval_s, expected)
+            raise ConfigError("heartbeat_interval_s", self.heartbeat_interval_s, expected)

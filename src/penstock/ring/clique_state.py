@@ -3,12 +3,12 @@
 Two kinds of callers apply transitions and make the new state durable before they tell anyone of it: the broker's
 coordinator (`coordinator.py`), and members that share a cell with compare-and-set (`observer.py`):
 
-    state, reply = state.beat(beat, now_ms)          a worker reports: it joins, goes on, hands over or leaves
+    state, reply = state.heartbeat(heartbeat, now_ms)          a worker reports: it joins, goes on, hands over or leaves
     state = state.expire(worker, member_id, now_ms)  the caller has judged that a member's lease is over
-    state = state.succeed(member_id, beat, now_ms)   the same, and a newcomer of the same name takes its place
+    state = state.succeed(member_id, heartbeat, now_ms)   the same, and a newcomer of the same name takes its place
 
 A transition gives back the same object if nothing changed that must be durable; it may then have noted the number of
-the beat, so a caller that compares and sets stores it all the same.
+the heartbeat, so a caller that compares and sets stores it all the same.
 
 The life of a slot that changes hands, with the epochs in which things become so:
 
@@ -25,17 +25,17 @@ One owner at a time follows from these invariants, which the code below cites:
  3. The epoch grows with every change, the slot epoch with every change of the owner (also to another incarnation under
     the same name, and back to an owner that was to hand the slot over and may have let go of it already). A table of
     one epoch has one content. So a handler's fencing token grows from owner to owner.
- 4. A beat releases a slot if it does not list the slot as held *and* its sender knew that the slot was revoked:
-    `beat.epoch` is not below the epoch of the revocation. The sender then does not start handlers for the slot, because
-    every table since then has it as revoked. This holds for a beat of any age: late, doubled and reordered beats are
-    harmless, also for a coordinator that took over and does not know the last sequence number. If a member that does
-    not know the table could release by silence, a slot that it was given and takes up a moment later would have two
-    owners.
- 5. A removed member never comes back under its member id. A beat joins only if it names an epoch since the last removal
-    of any member (`removed_epoch`), and a member that was removed knows only earlier ones. So delayed
-    beats of a dead member do not bring it back, and no list of the dead is needed.
- 6. A newcomer knows the clique before it takes part: its first beat only tells it the epoch, a later one joins, and it
-    starts nothing before it has been told a table that has it as a member.
+ 4. A heartbeat releases a slot if it does not list the slot as held *and* its sender knew that the slot was revoked:
+    `heartbeat.epoch` is not below the epoch of the revocation. The sender then does not start handlers for the slot,
+    because every table since then has it as revoked. This holds for a heartbeat of any age: late, doubled and reordered
+    heartbeats are harmless, also for a coordinator that took over and does not know the last sequence number. If a
+    member that does not know the table could release by silence, a slot that it was given and takes up a moment later
+    would have two owners.
+ 5. A removed member never comes back under its member id. A heartbeat joins only if it names an epoch since the last
+    removal of any member (`removed_epoch`), and a member that was removed knows only earlier ones. So delayed
+    heartbeats of a dead member do not bring it back, and no list of the dead is needed.
+ 6. A newcomer knows the clique before it takes part: its first heartbeat only tells it the epoch, a later one joins,
+    and it starts nothing before it has been told a table that has it as a member.
  7. A member that knows an epoch which this state has not reached is fenced: the state was lost or set back, and the
     member's table must not be trusted.
 
@@ -49,7 +49,7 @@ from functools import cached_property
 import msgspec
 
 from penstock.ring.assignment import UNASSIGNED, rebalanced
-from penstock.ring.beats import LIMITS, Beat, BeatReply, BeatStatus, CliqueLimits
+from penstock.ring.heartbeats import LIMITS, CliqueLimits, Heartbeat, HeartbeatReply, HeartbeatStatus
 from penstock.ring.slots import SLOTS, bitmap_of, common, has_slot, union, without
 from penstock.ring.table import NO_EPOCH, NO_OWNER, Table, pack_indexes
 
@@ -68,7 +68,7 @@ class Member(msgspec.Struct, kw_only=True):
     lease_ms: int
     since_ms: int
     sequence: int
-    """Of its last beat. Only this field changes in place."""
+    """Of its last heartbeat. Only this field changes in place."""
     leaving: bool = False
     streams: tuple[str, ...] = ()
 
@@ -102,32 +102,34 @@ class CliqueState:
 
     # --- transitions
 
-    def beat(self, beat: Beat, now_ms: int, limits: CliqueLimits = LIMITS) -> "tuple[CliqueState, BeatReply]":
+    def heartbeat(
+        self, heartbeat: Heartbeat, now_ms: int, limits: CliqueLimits = LIMITS
+    ) -> "tuple[CliqueState, HeartbeatReply]":
         """A worker's report. The reply may be sent when the state that comes with it is durable."""
-        member = self.members.get(beat.worker)
+        member = self.members.get(heartbeat.worker)
         state = self
         if member is None:
-            if self.may_join(beat) and len(self.members) < limits.max_members:
-                state = self._join(beat, now_ms)
-        elif self._is_news(member, beat):
-            state = self._hear(member, beat, now_ms)
-        return state, state.answer(beat)
+            if self.may_join(heartbeat) and len(self.members) < limits.max_members:
+                state = self._join(heartbeat, now_ms)
+        elif self._is_news(member, heartbeat):
+            state = self._hear(member, heartbeat, now_ms)
+        return state, state.answer(heartbeat)
 
-    def answer(self, beat: Beat) -> BeatReply:
-        """The reply to a beat that `beat` has taken, by the state as it is now."""
-        member = self.members.get(beat.worker)
-        if not self._knows(beat.epoch):
-            return self._reply(beat, BeatStatus.FENCED)
-        if member is not None and member.member_id == beat.member_id:
-            table = None if beat.epoch == self.epoch else self.table
-            return self._reply(beat, BeatStatus.OK, lease_ms=member.lease_ms, table=table)
-        if beat.leaving or NO_EPOCH < beat.epoch < self.removed_epoch:
-            return self._reply(beat, BeatStatus.FENCED)
+    def answer(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """The reply to a heartbeat that `heartbeat` has taken, by the state as it is now."""
+        member = self.members.get(heartbeat.worker)
+        if not self._knows(heartbeat.epoch):
+            return self._reply(heartbeat, HeartbeatStatus.FENCED)
+        if member is not None and member.member_id == heartbeat.member_id:
+            table = None if heartbeat.epoch == self.epoch else self.table
+            return self._reply(heartbeat, HeartbeatStatus.OK, lease_ms=member.lease_ms, table=table)
+        if heartbeat.leaving or NO_EPOCH < heartbeat.epoch < self.removed_epoch:
+            return self._reply(heartbeat, HeartbeatStatus.FENCED)
         if member is not None:
-            return self._reply(beat, BeatStatus.NAME_TAKEN, retry_ms=member.lease_ms)
-        if beat.epoch == NO_EPOCH:
-            return self._reply(beat, BeatStatus.INTRODUCED)
-        return self._reply(beat, BeatStatus.FULL, retry_ms=FULL_RETRY_MS)
+            return self._reply(heartbeat, HeartbeatStatus.NAME_TAKEN, retry_ms=member.lease_ms)
+        if heartbeat.epoch == NO_EPOCH:
+            return self._reply(heartbeat, HeartbeatStatus.INTRODUCED)
+        return self._reply(heartbeat, HeartbeatStatus.FULL, retry_ms=FULL_RETRY_MS)
 
     def expire(self, worker: str, member_id: str, now_ms: int) -> "CliqueState":
         """Removes a member whose lease is over: its slots go to others at once."""
@@ -138,14 +140,14 @@ class CliqueState:
         draft._retarget()
         return draft._settle()
 
-    def succeed(self, member_id: str, beat: Beat, now_ms: int) -> "CliqueState":
-        """Removes the member of the beat's name, whose lease is over; the sender of the beat takes its place and its
-        slots. Without this they would go to others, and back to the newcomer a moment later."""
-        if not self.has_member(beat.worker, member_id) or not self.may_join(beat):
+    def succeed(self, member_id: str, heartbeat: Heartbeat, now_ms: int) -> "CliqueState":
+        """Removes the member of the heartbeat's name, whose lease is over; the sender of the heartbeat takes its place
+        and its slots. Without this they would go to others, and back to the newcomer a moment later."""
+        if not self.has_member(heartbeat.worker, member_id) or not self.may_join(heartbeat):
             return self
         draft = self._draft(now_ms)
-        draft._remove(beat.worker)
-        draft._add(beat, now_ms)
+        draft._remove(heartbeat.worker)
+        draft._add(heartbeat, now_ms)
         draft._retarget()
         return draft._settle()
 
@@ -155,10 +157,10 @@ class CliqueState:
         member = self.members.get(worker)
         return member is not None and member.member_id == member_id
 
-    def may_join(self, beat: Beat) -> bool:
+    def may_join(self, heartbeat: Heartbeat) -> bool:
         """Whether the sender has been introduced since the last removal (5, 6)."""
-        informed = beat.epoch != NO_EPOCH and self.removed_epoch <= beat.epoch
-        return informed and self._knows(beat.epoch) and not beat.leaving
+        informed = heartbeat.epoch != NO_EPOCH and self.removed_epoch <= heartbeat.epoch
+        return informed and self._knows(heartbeat.epoch) and not heartbeat.leaving
 
     def share_of(self, worker: str) -> int:
         """How many slots the worker owns."""
@@ -187,41 +189,43 @@ class CliqueState:
         """Whether this state has reached an epoch that a worker knows (7)."""
         return epoch <= self.epoch
 
-    def _is_news(self, member: Member, beat: Beat) -> bool:
-        same = member.member_id == beat.member_id
-        return same and self._knows(beat.epoch) and beat.sequence > member.sequence
+    def _is_news(self, member: Member, heartbeat: Heartbeat) -> bool:
+        same = member.member_id == heartbeat.member_id
+        return same and self._knows(heartbeat.epoch) and heartbeat.sequence > member.sequence
 
-    def _join(self, beat: Beat, now_ms: int) -> "CliqueState":
+    def _join(self, heartbeat: Heartbeat, now_ms: int) -> "CliqueState":
         draft = self._draft(now_ms)
-        draft._add(beat, now_ms)
+        draft._add(heartbeat, now_ms)
         draft._retarget()
         return draft._settle()
 
-    def _hear(self, member: Member, beat: Beat, now_ms: int) -> "CliqueState":
-        """The next beat of a member."""
-        released = self._released_by(beat)
-        leaves = beat.leaving and not member.leaving
-        if not released and not leaves and beat.streams == member.streams:
-            member.sequence = beat.sequence
+    def _hear(self, member: Member, heartbeat: Heartbeat, now_ms: int) -> "CliqueState":
+        """The next heartbeat of a member."""
+        released = self._released_by(heartbeat)
+        leaves = heartbeat.leaving and not member.leaving
+        if not released and not leaves and heartbeat.streams == member.streams:
+            member.sequence = heartbeat.sequence
             return self
         draft = self._draft(now_ms)
-        draft.members[beat.worker] = msgspec.structs.replace(
-            member, sequence=beat.sequence, streams=beat.streams, leaving=member.leaving or leaves
+        draft.members[heartbeat.worker] = msgspec.structs.replace(
+            member, sequence=heartbeat.sequence, streams=heartbeat.streams, leaving=member.leaving or leaves
         )
         draft._free(released)
         if leaves:
-            draft._remember_home(beat.worker)
+            draft._remember_home(heartbeat.worker)
             draft._retarget()
-        if draft.members[beat.worker].leaving and beat.worker not in draft.owners:
-            draft._remove(beat.worker)
+        if draft.members[heartbeat.worker].leaving and heartbeat.worker not in draft.owners:
+            draft._remove(heartbeat.worker)
         return draft._settle()
 
-    def _released_by(self, beat: Beat) -> list[int]:
+    def _released_by(self, heartbeat: Heartbeat) -> list[int]:
         """The slots that the sender owned, and has let go of knowing that they are revoked (4)."""
         return [
             slot
             for slot, since in self.revoked.items()
-            if self.owners[slot] == beat.worker and since <= beat.epoch and not has_slot(beat.held, slot)
+            if self.owners[slot] == heartbeat.worker
+            and since <= heartbeat.epoch
+            and not has_slot(heartbeat.held, slot)
         ]
 
     # --- a draft is changed until it is settled
@@ -239,13 +243,13 @@ class CliqueState:
         draft.homes = dict(self.homes)
         return draft
 
-    def _add(self, beat: Beat, now_ms: int) -> None:
-        self.members[beat.worker] = Member(
-            member_id=beat.member_id,
-            lease_ms=beat.lease_ms,
+    def _add(self, heartbeat: Heartbeat, now_ms: int) -> None:
+        self.members[heartbeat.worker] = Member(
+            member_id=heartbeat.member_id,
+            lease_ms=heartbeat.lease_ms,
             since_ms=now_ms,
-            sequence=beat.sequence,
-            streams=beat.streams,
+            sequence=heartbeat.sequence,
+            streams=heartbeat.streams,
         )
 
     def _remove(self, worker: str) -> None:
@@ -313,16 +317,16 @@ class CliqueState:
 
     def _reply(
         self,
-        beat: Beat,
-        status: BeatStatus,
+        heartbeat: Heartbeat,
+        status: HeartbeatStatus,
         *,
         lease_ms: int = 0,
         retry_ms: int = 0,
         table: Table | None = None,
-    ) -> BeatReply:
-        return BeatReply(
+    ) -> HeartbeatReply:
+        return HeartbeatReply(
             status=status,
-            sequence=beat.sequence,
+            sequence=heartbeat.sequence,
             epoch=self.epoch,
             lease_ms=lease_ms,
             retry_ms=retry_ms,

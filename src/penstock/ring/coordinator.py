@@ -2,14 +2,14 @@
 
 Requests come in with a token, and each is answered exactly once by a Reply effect:
 
-    beat(now_ms, token, clique, beat, wait_ms)           -> BeatReply     a worker's report
+    heartbeat(now_ms, token, clique, heartbeat, wait_ms)           -> HeartbeatReply     a worker's report
     table(now_ms, token, clique, known_epoch, wait_ms)   -> Table | None  for leaders; None if the clique is not stored
     describe(now_ms, clique), listed(now_ms), outlines()                  answered from memory, directly
 
-With `wait_ms` a reply that has no news is held back until there are some, at most so long (beats: at most a quarter of
-the lease), so that handovers are quick. News for a worker are changes of its own slots: if all were told of each step
-of a handover, a clique of n workers would send n * n tables when one joins. A refused request raises KafkaError at
-once.
+With `wait_ms` a reply that has no news is held back until there are some, at most so long (heartbeats: at most a
+quarter of the lease), so that handovers are quick. News for a worker are changes of its own slots: if all were told of
+each step of a handover, a clique of n workers would send n * n tables when one joins. A refused request raises
+KafkaError at once.
 
 Stored: one record per clique, key `int16 1 | name in UTF-8`, value as in `state_codec.py`. A clique without members
 keeps its record for a week: so its epochs go on, and workers that come back after all of them had stopped find their
@@ -18,12 +18,12 @@ slots.
 Invariants (those of `clique_state.py` are cited as S1...):
  1. No worker is told a state that is not committed, and memory holds only committed states. While a write of a clique
     is under way its next requests wait, and are then taken together: one write for many workers that join at once.
- 2. A member's lease is over here when the coordinator has not taken a beat of it for `lease_ms`, counted from the
-    receipt. The worker counts from the sending of that beat, so its lease has ended before (S2).
- 3. A coordinator that has just loaded gives all members a whole lease: its predecessor may have taken a beat a moment
-    before. It answered none after this one was elected, because a leader without a lease does not serve
+ 2. A member's lease is over here when the coordinator has not taken a heartbeat of it for `lease_ms`, counted from the
+    receipt. The worker counts from the sending of that heartbeat, so its lease has ended before (S2).
+ 3. A coordinator that has just loaded gives all members a whole lease: its predecessor may have taken a heartbeat a
+    moment before. It answered none after this one was elected, because a leader without a lease does not serve
     (`CoreHost.serves`).
- 4. A coordinator that was paused itself does the same: beats may be waiting to be read.
+ 4. A coordinator that was paused itself does the same: heartbeats may be waiting to be read.
  5. A newcomer whose name is taken, and who goes on asking, succeeds to the slots when the lease of the other one ends.
 """
 
@@ -34,10 +34,17 @@ import msgspec
 
 from penstock.effects import Effect, Outbox
 from penstock.errors import ErrorCode, KafkaError, UnknownFormat
-from penstock.ring.beats import LIMITS, Beat, BeatReply, BeatStatus, CliqueLimits, check_clique_name
 from penstock.ring.clique_changes import CliqueCounters, Members, gone, tell_changes
 from penstock.ring.clique_state import CliqueState, changed_workers
 from penstock.ring.descriptions import CliqueDescription, CliqueOutline, describe_clique, outline_clique
+from penstock.ring.heartbeats import (
+    LIMITS,
+    CliqueLimits,
+    Heartbeat,
+    HeartbeatReply,
+    HeartbeatStatus,
+    check_clique_name,
+)
 from penstock.ring.state_codec import decode_state, encode_state
 from penstock.timers import Timers
 from penstock.types import NO_EVENTS, EventSink
@@ -48,7 +55,7 @@ PAUSE_TOLERANCE_MS = 500
 """A deadline that is noticed later than this found the coordinator paused (4)."""
 TABLE_WAIT_MS_MAX = 30_000
 """The longest that a question for the table is held back."""
-BEAT_WAITS_PER_LEASE = 4
+HEARTBEAT_WAITS_PER_LEASE = 4
 NEWCOMER_ASKS_PER_LEASE = 2
 """A newcomer that has not asked for its taken name for longer than this part of its lease has given up."""
 WRITE_RETRY_MS = 1_000
@@ -64,9 +71,9 @@ class _TableRequest(msgspec.Struct, frozen=True, kw_only=True):
     known_epoch: int
 
 
-class _BeatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class _HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: object
-    beat: Beat
+    heartbeat: Heartbeat
     wait_ms: int
 
 
@@ -80,13 +87,13 @@ class _Clique:
         self.is_stored = is_stored
         """Whether there is a record of it: a clique that is only asked about leaves none."""
         self.is_writing = False
-        self.requests: list[_BeatRequest] = []
+        self.requests: list[_HeartbeatRequest] = []
         """Not taken yet."""
-        self.newcomers: dict[str, tuple[Beat, int]] = {}
-        """By worker: the newest beat of one whose name is taken, and when it came (5)."""
+        self.newcomers: dict[str, tuple[Heartbeat, int]] = {}
+        """By worker: the newest heartbeat of one whose name is taken, and when it came (5)."""
         self.overdue: dict[str, int] = {}
-        """By member id: slots that a member reports as overdue (`Beat.overdue`); none without an entry."""
-        self.waiting: dict[str, _BeatRequest | _TableRequest] = {}
+        """By member id: slots that a member reports as overdue (`Heartbeat.overdue`); none without an entry."""
+        self.waiting: dict[str, _HeartbeatRequest | _TableRequest] = {}
         """Replies that are held back for want of news."""
 
 
@@ -113,11 +120,13 @@ class CliqueCoordinator:
 
     # --- requests
 
-    def beat(self, now_ms: int, token: object, clique: str, beat: Beat, wait_ms: int = 0) -> list[Effect]:
-        """Replies with a BeatReply, when what it says is committed."""
-        beat.check(self._limits)
+    def heartbeat(
+        self, now_ms: int, token: object, clique: str, heartbeat: Heartbeat, wait_ms: int = 0
+    ) -> list[Effect]:
+        """Replies with a HeartbeatReply, when what it says is committed."""
+        heartbeat.check(self._limits)
         hosted = self._cliques.get(clique) or self._new(now_ms, clique)
-        hosted.requests.append(_BeatRequest(token=token, beat=beat, wait_ms=wait_ms))
+        hosted.requests.append(_HeartbeatRequest(token=token, heartbeat=heartbeat, wait_ms=wait_ms))
         self._advance(now_ms, hosted)
         return self._outbox.take()
 
@@ -165,7 +174,8 @@ class CliqueCoordinator:
         return hosted if hosted is not None and hosted.is_stored else None
 
     def _new(self, now_ms: int, name: str) -> _Clique:
-        """A clique that is not stored before a worker has joined: the first beat of a worker only introduces it."""
+        """A clique that is not stored before a worker has joined: the first heartbeat of a worker only introduces
+        it."""
         check_clique_name(name)
         if len(self._cliques) >= self._limits.max_cliques:
             raise KafkaError(
@@ -235,9 +245,9 @@ class CliqueCoordinator:
         requests, hosted.requests = hosted.requests, []
         state = hosted.state
         for request in requests:
-            state, _ = state.beat(request.beat, now_ms, self._limits)
-            self._renew(now_ms, hosted.name, state, request.beat)
-            _note_overdue(hosted, request.beat)
+            state, _ = state.heartbeat(request.heartbeat, now_ms, self._limits)
+            self._renew(now_ms, hosted.name, state, request.heartbeat)
+            _note_overdue(hosted, request.heartbeat)
         heard = state
         state = self._without_expired(now_ms, hosted, state)
         if state is hosted.state:
@@ -245,11 +255,11 @@ class CliqueCoordinator:
         else:
             self._write(hosted, state, requests, expired=gone(heard, state))
 
-    def _renew(self, now_ms: int, name: str, state: CliqueState, beat: Beat) -> None:
-        """A beat of a member was received: its lease counts from now (2)."""
-        if state.has_member(beat.worker, beat.member_id):
-            lease_ms = state.members[beat.worker].lease_ms
-            self._timers.set((LEASE, name, beat.worker, beat.member_id), now_ms + lease_ms)
+    def _renew(self, now_ms: int, name: str, state: CliqueState, heartbeat: Heartbeat) -> None:
+        """A heartbeat of a member was received: its lease counts from now (2)."""
+        if state.has_member(heartbeat.worker, heartbeat.member_id):
+            lease_ms = state.members[heartbeat.worker].lease_ms
+            self._timers.set((LEASE, name, heartbeat.worker, heartbeat.member_id), now_ms + lease_ms)
 
     def _without_expired(self, now_ms: int, hosted: _Clique, state: CliqueState) -> CliqueState:
         for worker, member in list(state.members.items()):
@@ -262,15 +272,15 @@ class CliqueCoordinator:
             state = state.expire(worker, member.member_id, now_ms)
         return state
 
-    def _newcomer(self, now_ms: int, hosted: _Clique, worker: str) -> Beat | None:
+    def _newcomer(self, now_ms: int, hosted: _Clique, worker: str) -> Heartbeat | None:
         """The one that waits for this name and has asked for it lately (5)."""
-        beat, asked_ms = hosted.newcomers.pop(worker, (None, 0))
-        if beat is None or now_ms - asked_ms > beat.lease_ms / NEWCOMER_ASKS_PER_LEASE:
+        heartbeat, asked_ms = hosted.newcomers.pop(worker, (None, 0))
+        if heartbeat is None or now_ms - asked_ms > heartbeat.lease_ms / NEWCOMER_ASKS_PER_LEASE:
             return None
-        return beat
+        return heartbeat
 
     def _write(
-        self, hosted: _Clique, state: CliqueState, requests: list[_BeatRequest], *, expired: Members
+        self, hosted: _Clique, state: CliqueState, requests: list[_HeartbeatRequest], *, expired: Members
     ) -> None:
         hosted.is_writing = True
         self._cliques[hosted.name] = hosted
@@ -288,7 +298,7 @@ class CliqueCoordinator:
         self._outbox.persist([(encode_key(hosted.name), encode_state(state))], written)
 
     def _committed(
-        self, now_ms: int, hosted: _Clique, state: CliqueState, requests: list[_BeatRequest]
+        self, now_ms: int, hosted: _Clique, state: CliqueState, requests: list[_HeartbeatRequest]
     ) -> None:
         concerned = changed_workers(hosted.state, state)
         hosted.state, hosted.is_stored = state, True
@@ -296,14 +306,14 @@ class CliqueCoordinator:
         hosted.overdue = {one: count for one, count in hosted.overdue.items() if one in present}
         for request in requests:
             # The write may have taken longer than the lease that counts from the receipt.
-            self._renew(now_ms, hosted.name, state, request.beat)
+            self._renew(now_ms, hosted.name, state, request.heartbeat)
         self._answer(now_ms, hosted, requests)
         for number, waiting in list(hosted.waiting.items()):
-            if isinstance(waiting, _TableRequest) or waiting.beat.worker in concerned:
+            if isinstance(waiting, _TableRequest) or waiting.heartbeat.worker in concerned:
                 self._answer_waiting(hosted, number)
         self._plan_forgetting(now_ms, hosted)
 
-    def _not_written(self, now_ms: int, hosted: _Clique, requests: list[_BeatRequest]) -> None:
+    def _not_written(self, now_ms: int, hosted: _Clique, requests: list[_HeartbeatRequest]) -> None:
         """The state is as it was. Leases that are over are looked at again a little later, not in a circle."""
         refused = KafkaError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, "the state of the clique could not be written"
@@ -319,23 +329,25 @@ class CliqueCoordinator:
 
     # --- replies
 
-    def _answer(self, now_ms: int, hosted: _Clique, requests: Iterable[_BeatRequest]) -> None:
+    def _answer(self, now_ms: int, hosted: _Clique, requests: Iterable[_HeartbeatRequest]) -> None:
         for request in requests:
-            beat, reply = request.beat, hosted.state.answer(request.beat)
-            if reply.status is BeatStatus.NAME_TAKEN:
-                reply = self._ask_again(now_ms, hosted, beat, reply)
-            if reply.status is BeatStatus.OK and reply.table is None and request.wait_ms > 0:
-                self._replace_waiting(hosted, beat)
-                wait_ms = min(request.wait_ms, reply.lease_ms // BEAT_WAITS_PER_LEASE)
+            heartbeat, reply = request.heartbeat, hosted.state.answer(request.heartbeat)
+            if reply.status is HeartbeatStatus.NAME_TAKEN:
+                reply = self._ask_again(now_ms, hosted, heartbeat, reply)
+            if reply.status is HeartbeatStatus.OK and reply.table is None and request.wait_ms > 0:
+                self._replace_waiting(hosted, heartbeat)
+                wait_ms = min(request.wait_ms, reply.lease_ms // HEARTBEAT_WAITS_PER_LEASE)
                 self._hold_back(hosted, request, now_ms + wait_ms)
             else:
                 self._outbox.reply(request.token, reply)
 
-    def _ask_again(self, now_ms: int, hosted: _Clique, beat: Beat, reply: BeatReply) -> BeatReply:
+    def _ask_again(
+        self, now_ms: int, hosted: _Clique, heartbeat: Heartbeat, reply: HeartbeatReply
+    ) -> HeartbeatReply:
         """The newcomer is noted, and asks again when the lease of the other one has ended."""
-        if hosted.state.may_join(beat):
-            hosted.newcomers[beat.worker] = beat, now_ms
-        left_ms = self._lease_left_ms(now_ms, hosted, beat.worker)
+        if hosted.state.may_join(heartbeat):
+            hosted.newcomers[heartbeat.worker] = heartbeat, now_ms
+        left_ms = self._lease_left_ms(now_ms, hosted, heartbeat.worker)
         return msgspec.structs.replace(reply, retry_ms=max(1, left_ms))
 
     def _lease_left_ms(self, now_ms: int, hosted: _Clique, worker: str) -> int:
@@ -343,23 +355,23 @@ class CliqueCoordinator:
         due_ms = self._timers.deadline_ms((LEASE, hosted.name, worker, member.member_id))
         return 0 if due_ms is None else max(0, due_ms - now_ms)
 
-    def _hold_back(self, hosted: _Clique, request: _BeatRequest | _TableRequest, until_ms: int) -> None:
+    def _hold_back(self, hosted: _Clique, request: _HeartbeatRequest | _TableRequest, until_ms: int) -> None:
         self._waits += 1
         number = str(self._waits)
         hosted.waiting[number] = request
         self._timers.set((WAIT, hosted.name, number), until_ms)
 
-    def _replace_waiting(self, hosted: _Clique, beat: Beat) -> None:
-        """A member has one reply held back at most: its next beat sets free the one before."""
+    def _replace_waiting(self, hosted: _Clique, heartbeat: Heartbeat) -> None:
+        """A member has one reply held back at most: its next heartbeat sets free the one before."""
         for number, request in list(hosted.waiting.items()):
-            if isinstance(request, _BeatRequest) and request.beat.member_id == beat.member_id:
+            if isinstance(request, _HeartbeatRequest) and request.heartbeat.member_id == heartbeat.member_id:
                 self._answer_waiting(hosted, number)
 
     def _answer_waiting(self, hosted: _Clique, number: str) -> None:
         request = hosted.waiting.pop(number)
         self._timers.cancel((WAIT, hosted.name, number))
         state = hosted.state
-        answer = state.table if isinstance(request, _TableRequest) else state.answer(request.beat)
+        answer = state.table if isinstance(request, _TableRequest) else state.answer(request.heartbeat)
         self._outbox.reply(request.token, answer)
 
     # --- cliques without members
@@ -389,11 +401,11 @@ class CliqueCoordinator:
         self._outbox.persist([(encode_key(hosted.name), None)], written)
 
 
-def _note_overdue(hosted: _Clique, beat: Beat) -> None:
-    if beat.overdue and hosted.state.has_member(beat.worker, beat.member_id):
-        hosted.overdue[beat.member_id] = beat.overdue
+def _note_overdue(hosted: _Clique, heartbeat: Heartbeat) -> None:
+    if heartbeat.overdue and hosted.state.has_member(heartbeat.worker, heartbeat.member_id):
+        hosted.overdue[heartbeat.member_id] = heartbeat.overdue
     else:
-        hosted.overdue.pop(beat.member_id, None)
+        hosted.overdue.pop(heartbeat.member_id, None)
 
 
 def encode_key(clique: str) -> bytes:

@@ -6,8 +6,8 @@ calls from several threads.
 
     core = MemberCore(worker="w1", new_member_id=lambda: secrets.token_hex(16), now_ms=now())
 
-    at core.next_beat_ms          beat = core.beat(now()), send it, then core.replied(reply, now()); without a reply
-                                  core.unanswered(now())
+    at core.next_heartbeat_ms     heartbeat = core.heartbeat(now()), send it, then core.replied(reply, now());
+                                  without a reply core.unanswered(now())
     after a reply or `released`   slots = core.take_acquired(), run on_acquire, then core.acquired(slots)
     after a reply or `finish`     slots = core.take_releasable(), run on_release, then core.released(slots, now())
     for each message              epoch = core.start(slot, now()) just before its handler; None: it must not run.
@@ -21,17 +21,17 @@ owner would be given the message again.
 Invariants:
  1. A handler starts only for a slot that the newest known table grants to this member (owned, not revoked), after
     on_acquire has finished, and before the lease has ended.
- 2. The lease counts from the moment at which the beat was *sent* whose reply says that this is a member, by this clock,
-    less LEASE_MARGIN for clocks that run at different speeds. The one that judges counts from the receipt of that
-    beat or of a later one. So the lease ends here before any other member can consider it ended, however late the reply
-    came, and a process that was paused finds it ended when it wakes.
+ 2. The lease counts from the moment at which the heartbeat was *sent* whose reply says that this is a member, by this
+    clock, less LEASE_MARGIN for clocks that run at different speeds. The one that judges counts from the receipt of
+    that heartbeat or of a later one. So the lease ends here before any other member can consider it ended, however late
+    the reply came, and a process that was paused finds it ended when it wakes.
  3. Tables are taken up only forwards: a reply that was overtaken changes nothing. Together with invariant 4 of
     `clique_state.py` this makes a release final.
- 4. `held` in a beat covers every slot that a handler, on_acquire or on_release may still touch, as of the same moment
-    as the epoch in that beat.
+ 4. `held` in a heartbeat covers every slot that a handler, on_acquire or on_release may still touch, as of the same
+    moment as the epoch in that heartbeat.
  5. A slot that was lost and granted again, seen by its other slot epoch, is released and acquired again: another
     worker may have changed in between what on_acquire had loaded.
- 6. After `fenced` this is another member: it owns nothing, and replies to beats of its former self are ignored.
+ 6. After `fenced` this is another member: it owns nothing, and replies to heartbeats of its former self are ignored.
     Handlers of the former self that still run keep their slots held, so that they do not overlap with new ones in
     this process.
 """
@@ -40,18 +40,18 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from math import inf
 
-from penstock.ring.beats import DEFAULT_LEASE_MS, Beat, BeatReply, BeatStatus
+from penstock.ring.heartbeats import DEFAULT_LEASE_MS, Heartbeat, HeartbeatReply, HeartbeatStatus
 from penstock.ring.slots import bitmap_of
 from penstock.ring.table import NO_EPOCH, Table
 
 LEASE_MARGIN = 0.05
 """The part of the lease that is given up. Clocks of machines differ by less than 0.1 %; the rest is for cancelling the
 handlers that run."""
-BEATS_PER_LEASE = 4
+HEARTBEATS_PER_LEASE = 4
 RETRIES_PER_LEASE = 16
-"""How often a beat without an answer is repeated."""
+"""How often a heartbeat without an answer is repeated."""
 SENT_MAX = 64
-"""Beats whose replies are awaited: older ones could not make the lease longer."""
+"""Heartbeats whose replies are awaited: older ones could not make the lease longer."""
 
 
 class Phase(Enum):
@@ -95,11 +95,11 @@ class MemberCore:
         self._asked_lease_ms = lease_ms
         self._sequence = 0
         self._sent: dict[int, float] = {}
-        """When each beat of this incarnation was sent."""
+        """When each heartbeat of this incarnation was sent."""
         self.table: Table | None = None
         """The newest table that this incarnation knows."""
         self._introduced_epoch = NO_EPOCH
-        self.status: BeatStatus | None = None
+        self.status: HeartbeatStatus | None = None
         """Of the last reply."""
         self.lease_ends_ms = -inf
         """From then on nothing starts (2)."""
@@ -115,8 +115,8 @@ class MemberCore:
         """Whether the clique has confirmed that this worker has gone."""
         self.overdue = 0
         """Slots whose on_release has not returned in time: the worker's runtime sets it."""
-        self.next_beat_ms: float = now_ms
-        """When to call `beat`; earlier does no harm."""
+        self.next_heartbeat_ms: float = now_ms
+        """When to call `heartbeat`; earlier does no harm."""
 
     # --- the clique
 
@@ -129,14 +129,14 @@ class MemberCore:
         """Of the newest table that it knows; 0 if it knows none."""
         return self.table.epoch if self.table is not None else NO_EPOCH
 
-    def beat(self, now_ms: float) -> Beat:
-        """The next beat. It must be sent at once: its lease counts from now (2)."""
+    def heartbeat(self, now_ms: float) -> Heartbeat:
+        """The next heartbeat. It must be sent at once: its lease counts from now (2)."""
         self._sequence += 1
         self._sent[self._sequence] = now_ms
         while len(self._sent) > SENT_MAX:
             del self._sent[next(iter(self._sent))]
-        self.next_beat_ms = now_ms + self._asked_lease_ms / BEATS_PER_LEASE
-        return Beat(
+        self.next_heartbeat_ms = now_ms + self._asked_lease_ms / HEARTBEATS_PER_LEASE
+        return Heartbeat(
             worker=self.worker,
             member_id=self.member_id,
             sequence=self._sequence,
@@ -148,23 +148,23 @@ class MemberCore:
             overdue=self.overdue,
         )
 
-    def replied(self, reply: BeatReply, now_ms: float) -> None:
+    def replied(self, reply: HeartbeatReply, now_ms: float) -> None:
         """Takes a reply. Replies may be lost, doubled and overtake each other."""
         sent_ms = self._sent.get(reply.sequence)
         if sent_ms is None or self.has_left:
             return
         self.status = reply.status
         match reply.status:
-            case BeatStatus.OK:
+            case HeartbeatStatus.OK:
                 self._confirmed(reply, sent_ms, now_ms)
-            case BeatStatus.FENCED:
+            case HeartbeatStatus.FENCED:
                 self._fenced(now_ms)
             case _ if not self.is_member:
                 self._introduced_epoch = reply.epoch
-                self._hurry(now_ms + min(reply.retry_ms, self._asked_lease_ms / BEATS_PER_LEASE))
+                self._hurry(now_ms + min(reply.retry_ms, self._asked_lease_ms / HEARTBEATS_PER_LEASE))
 
     def unanswered(self, now_ms: float) -> None:
-        """A beat failed, or its reply did not come in time: tries again soon."""
+        """A heartbeat failed, or its reply did not come in time: tries again soon."""
         self._hurry(now_ms + self._asked_lease_ms / RETRIES_PER_LEASE)
 
     def learned(self, table: Table, now_ms: float) -> None:
@@ -181,7 +181,7 @@ class MemberCore:
         self.leaving = True
         self._hurry(now_ms)
 
-    def _confirmed(self, reply: BeatReply, sent_ms: float, now_ms: float) -> None:
+    def _confirmed(self, reply: HeartbeatReply, sent_ms: float, now_ms: float) -> None:
         lease_ends_ms = sent_ms + reply.lease_ms * (1 - LEASE_MARGIN)
         self.lease_ends_ms = max(self.lease_ends_ms, lease_ends_ms)
         if reply.table is not None and reply.table.epoch > self.epoch:
@@ -212,7 +212,7 @@ class MemberCore:
         self._ungranted = {slot for slot in holdings if granted.get(slot) != holdings[slot].epoch}
 
     def _hurry(self, when_ms: float) -> None:
-        self.next_beat_ms = min(self.next_beat_ms, when_ms)
+        self.next_heartbeat_ms = min(self.next_heartbeat_ms, when_ms)
 
     # --- slots
 
@@ -308,7 +308,7 @@ class MemberCore:
         return slot in self._ungranted and holding.phase is Phase.READY and not holding.running
 
     def released(self, slots: Collection[int], now_ms: float) -> None:
-        """on_release has finished for these: the next beat says so, and it is due at once."""
+        """on_release has finished for these: the next heartbeat says so, and it is due at once."""
         for slot in slots:
             del self._holdings[slot]
             self._ungranted.discard(slot)

@@ -1,34 +1,34 @@
 """Cliques without a coordinator: members share one cell with compare-and-set (a key of a NATS bucket, a variable).
 
-Each member applies its own beats to the state in the cell, and the members judge each other's leases:
+Each member applies its own heartbeats to the state in the cell, and the members judge each other's leases:
 
     while True:
         data, revision = cell.get();  now_ms = monotonic clock, read *after* the answer has come
         state = decode_state(data) if data else CliqueState.begin(wall_ms)
-        state, reply = apply_beat(state, beat, observer.silent(state, now_ms), wall_ms)
+        state, reply = apply_heartbeat(state, heartbeat, observer.silent(state, now_ms), wall_ms)
         if cell.put_if(revision, encode_state(state)):  core.replied(reply, now_ms); break
 
 Invariants:
  1. A member is judged by an observer that has seen the same sequence number for SILENCE leases of that member, by its
     own monotonic clock. The member counts its lease from before it wrote that number, the observer from after it read
     it, so the lease has ended for the member first, as long as the speeds of their clocks differ by less than 20 %.
- 2. The judgement is put in place of exactly the state that was observed: if the member has beaten meanwhile, the
-    revision differs and the write fails.
+ 2. The judgement is put in place of exactly the state that was observed: if the member has sent a heartbeat meanwhile,
+    the revision differs and the write fails.
  3. No member uses a reply before its write has succeeded. A write of which the outcome is unknown is tried again with
-    the same beat: if it had succeeded, the beat is known and changes nothing.
+    the same heartbeat: if it had succeeded, the heartbeat is known and changes nothing.
 """
 
 from collections.abc import Mapping
 
-from penstock.ring.beats import LIMITS, Beat, BeatReply, CliqueLimits
 from penstock.ring.clique_state import CliqueState
+from penstock.ring.heartbeats import LIMITS, CliqueLimits, Heartbeat, HeartbeatReply
 
 SILENCE = 1.25
 """Leases of silence after which a member is judged: the excess is for clocks with different speeds."""
 
 
 class SilenceObserver:
-    """One member's memory of when it saw the others beat."""
+    """One member's memory of when it saw heartbeats of the others."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
@@ -49,21 +49,21 @@ class SilenceObserver:
         }
 
 
-def apply_beat(
+def apply_heartbeat(
     state: CliqueState,
-    beat: Beat,
+    heartbeat: Heartbeat,
     silent: Mapping[str, str],
     now_ms: int,
     limits: CliqueLimits = LIMITS,
-) -> tuple[CliqueState, BeatReply]:
-    """The state after the beat was taken and the silent members were removed. `now_ms` is wall time, for people
+) -> tuple[CliqueState, HeartbeatReply]:
+    """The state after the heartbeat was taken and the silent members were removed. `now_ms` is wall time, for people
     only."""
-    namesake = silent.get(beat.worker, beat.member_id)
-    if namesake != beat.member_id:
-        state = state.succeed(namesake, beat, now_ms).expire(beat.worker, namesake, now_ms)
-    # The beat first: a newcomer that was introduced before these removals could not join after them.
-    state, _ = state.beat(beat, now_ms, limits)
+    namesake = silent.get(heartbeat.worker, heartbeat.member_id)
+    if namesake != heartbeat.member_id:
+        state = state.succeed(namesake, heartbeat, now_ms).expire(heartbeat.worker, namesake, now_ms)
+    # The heartbeat first: a newcomer that was introduced before these removals could not join after them.
+    state, _ = state.heartbeat(heartbeat, now_ms, limits)
     for worker, member_id in silent.items():
-        if member_id != beat.member_id:
+        if member_id != heartbeat.member_id:
             state = state.expire(worker, member_id, now_ms)
-    return state, state.answer(beat)
+    return state, state.answer(heartbeat)

@@ -174,7 +174,7 @@ class SimConsumer(NodeClient):
                 continue
             sent = self.world.scheduler.time
             try:
-                result = await self._beat()
+                result = await self._heartbeat()
             except (NoAnswer, PenstockError):
                 self._lose_coordinator()
                 continue
@@ -199,7 +199,7 @@ class SimConsumer(NodeClient):
                 await self.ask(self._coordinator, lambda node: node.groups.consumer_heartbeat(request))
         await self.pause(0.5)
 
-    async def _beat(self) -> ConsumerHeartbeatResult:
+    async def _heartbeat(self) -> ConsumerHeartbeatResult:
         if self._coordinator is None:
             self._coordinator = await self._find()
         request = ConsumerHeartbeat(
@@ -212,10 +212,10 @@ class SimConsumer(NodeClient):
             owned=self._owned if self._is_complete or not self._is_confirmed else None,
         )
 
-        async def beat(node: Node) -> ConsumerHeartbeatResult:
+        async def heartbeat(node: Node) -> ConsumerHeartbeatResult:
             return await node.groups.consumer_heartbeat(request)
 
-        return await self.ask(self._coordinator, beat)
+        return await self.ask(self._coordinator, heartbeat)
 
     async def _find(self) -> Host:
         async def find(node: Node) -> int:

@@ -6,7 +6,7 @@ from penstock.node.membership.datagrams import Receive
 from penstock.sim.loop import NodeLoop
 from penstock.sim.network import Cuts
 from penstock.sim.scheduler import Process, Scheduler
-from penstock.swim import Endpoint
+from penstock.swim import GossipEndpoint
 
 
 class SimDatagrams:
@@ -21,7 +21,7 @@ class SimDatagrams:
         self.loss = loss
         self.repeats = repeats
         self.sent = 0
-        self._open: dict[Endpoint, SimSocket] = {}
+        self._open: dict[GossipEndpoint, SimSocket] = {}
 
     def at_node(self, process: Process, loop: NodeLoop) -> "NodeDatagrams":
         return NodeDatagrams(self, process, loop)
@@ -29,7 +29,7 @@ class SimDatagrams:
     def bind(self, socket: "SimSocket") -> None:
         self._open[socket.local] = socket
 
-    def carry(self, sender: "SimSocket", to: Endpoint, data: bytes) -> None:
+    def carry(self, sender: "SimSocket", to: GossipEndpoint, data: bytes) -> None:
         self.sent += 1
         receiver = self._open.get(to)
         if receiver is None or not receiver.is_alive:
@@ -53,7 +53,7 @@ class NodeDatagrams:
         self._process = process
         self._loop = loop
 
-    async def open(self, bind: Endpoint, receive: Receive) -> "SimSocket":
+    async def open(self, bind: GossipEndpoint, receive: Receive) -> "SimSocket":
         socket = SimSocket(self._world, self._process, self._loop, bind, receive)
         self._world.bind(socket)
         return socket
@@ -61,7 +61,7 @@ class NodeDatagrams:
 
 class SimSocket:
     def __init__(
-        self, world: SimDatagrams, process: Process, loop: NodeLoop, local: Endpoint, receive: Receive
+        self, world: SimDatagrams, process: Process, loop: NodeLoop, local: GossipEndpoint, receive: Receive
     ) -> None:
         self._world = world
         self.process = process
@@ -76,11 +76,11 @@ class SimSocket:
         """Whether the process that opened it has not crashed since."""
         return self.process.life == self._life
 
-    def send(self, to: Endpoint, data: bytes) -> None:
+    def send(self, to: GossipEndpoint, data: bytes) -> None:
         if not self._closed:
             self._world.carry(self, to, data)
 
-    def receive(self, sender: Endpoint, data: bytes) -> None:
+    def receive(self, sender: GossipEndpoint, data: bytes) -> None:
         if not self._closed:
             self._loop.enter(self._receive, sender, data)
 

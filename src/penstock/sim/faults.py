@@ -8,7 +8,7 @@ it, and the simulator then replaces that replica, as an operator would.
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.raft import GroupConfig, Refused, Role
+from penstock.raft import GroupConfig, RaftRefused, Role
 from penstock.sim.entries import old_segments
 from penstock.sim.fault_injector import FaultInjector
 from penstock.sim.replica import Machine
@@ -89,10 +89,10 @@ class Faults(FaultInjector[Machine]):
                 machine.slow_until = self._scheduler.time + 1.0
 
     def isolate_new_leader(self, machine: Machine) -> None:
-        """Within the first beat intervals of its term, before or after the term is confirmed."""
+        """Within the first heartbeat intervals of its term, before or after the term is confirmed."""
         chance = self._mix.isolate_new_leader
         if chance and not self.over and self._random.random() < chance:
-            delay_s = self._random.random() * self._world.settings.beat_interval_s
+            delay_s = self._random.random() * self._world.settings.heartbeat_interval_s
             self._scheduler.after(delay_s, machine, self._isolate_one, machine)
 
     def _lull(self) -> None:
@@ -101,7 +101,8 @@ class Faults(FaultInjector[Machine]):
 
     def _silence_leader(self) -> None:
         """One follower does not hear the leader, or none does. All logs are equally long, so any replica may be elected
-        whom the others' leases do not stop; and followers heard nothing after the beat on which the leader's rests."""
+        whom the others' leases do not stop; and followers heard nothing after the heartbeat on which the leader's
+        rests."""
         leader = self._leader()
         if leader is not None and not self.over:
             self._note("lull", leader.name)
@@ -192,7 +193,7 @@ class Faults(FaultInjector[Machine]):
         to = self._random.choice(self._machines)
         try:
             effects = leader.core.transfer(leader.now(), to.me)
-        except Refused:
+        except RaftRefused:
             return
         self._note("transfer", leader.name)
         leader.do(effects)
@@ -226,7 +227,7 @@ class Faults(FaultInjector[Machine]):
     def _change(self, leader: Machine, config: GroupConfig) -> None:
         try:
             effects = leader.core.change_config(leader.now(), config.voters, config.learners)
-        except Refused:
+        except RaftRefused:
             return
         self._note("change of members", leader.name)
         leader.do(effects)

@@ -34,7 +34,7 @@ MAX_EVENTS = 40_000
 
 SETTINGS = RaftSettings(
     election_timeout_s=0.4,
-    beat_interval_s=0.1,
+    heartbeat_interval_s=0.1,
     resend_timeout_s=0.15,
     prefix_timeout_s=0.5,
     catch_up_timeout_s=3.0,

@@ -19,7 +19,7 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.raft_driver import RaftDriver
 from penstock.node.scheduling.clock import Clock
 from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
-from penstock.raft.beats import as_named
+from penstock.raft.heartbeats import as_named
 from penstock.sim.clients import Answer
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import PowerCut

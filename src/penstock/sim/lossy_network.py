@@ -78,7 +78,7 @@ class LossyNetwork:
         return mix.latency_s * (0.5 + random.random())
 
 
-class Received(NamedTuple):
+class MessageReceived(NamedTuple):
     """A line of the trace, formatted when it is printed."""
 
     sender: Replica

@@ -119,7 +119,7 @@ class GroupMember:
         elif not self._world.calm and self._random.random() < VANISH:
             self._leave(self._coordinator)
         else:
-            self._beat(self._coordinator)
+            self._heartbeat(self._coordinator)
 
     def die(self) -> None:
         """The member crashes without leaving the group."""
@@ -251,17 +251,17 @@ class GroupMember:
         self._ask(coordinator, lambda node: node.groups.commit(request), committed, told)
         self._world.faults.isolate_writer(coordinator, share=ISOLATED_COMMITS)
 
-    def _beat(self, coordinator: Host) -> None:
+    def _heartbeat(self, coordinator: Host) -> None:
         group_id, generation, member_id = self._ledger.group_id, self.generation, self._member_id
 
-        def beaten(code: ErrorCode) -> None:
+        def answered(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
                 self._refused(code)
 
         self._ask(
             coordinator,
             lambda node: node.groups.heartbeat(group_id, generation, member_id, self._instance),
-            beaten,
+            answered,
         )
 
     def _leave(self, coordinator: Host) -> None:

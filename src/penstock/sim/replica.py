@@ -1,5 +1,5 @@
-"""One replica of one group without a node: the production core, log, store of votes and beats on a simulated disk, and
-the least code that carries out the core's effects.
+"""One replica of one group without a node: the production core, log, store of votes and heartbeats on a simulated disk,
+and the least code that carries out the core's effects.
 
 It promises the core what a node promises, and no more: effects are carried out in order and at once, a write is flushed
 some time later, term and vote are on the disk before the messages that wait for them are sent, and the completion of a
@@ -20,34 +20,34 @@ from penstock.raft import (
     AppendControl,
     AppendEntries,
     AppendReply,
-    Beat,
-    BeatReceiver,
-    BeatReply,
-    BeatSender,
     Committed,
     ControlKind,
     Effect,
     GroupConfig,
     HardState,
+    Heartbeat,
+    HeartbeatReceiver,
+    HeartbeatReply,
+    HeartbeatSender,
     Install,
     Message,
-    Persist,
+    PersistHardState,
     Raft,
+    RaftRoleChanged,
     RequestVote,
     Role,
-    RoleChanged,
     Send,
     SendPrefix,
     StartAt,
     Truncate,
     VoteReply,
+    heartbeats,
 )
-from penstock.raft import beats as beat_frames
 from penstock.raft import config as group_config
 from penstock.raft import messages as raft_messages
 from penstock.sim.clients import Answer
 from penstock.sim.clock import EPOCH_MS
-from penstock.sim.lossy_network import Received
+from penstock.sim.lossy_network import MessageReceived
 from penstock.sim.machine import SimMachine
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
@@ -115,18 +115,18 @@ class Machine(SimMachine):
         self._reset()
         self.running = True
         self._plan_tick()
-        self.world.scheduler.after(self.random.random() * 0.1, self, self._beat)
+        self.world.scheduler.after(self.random.random() * 0.1, self, self._heartbeat)
         self.world.scheduler.after(HOUSEKEEPING_S, self, self._tidy)
 
     def _reset(self) -> None:
         self.lying = False
         self._flushing = False
         self._saving = False
-        self._persists: list[Persist] = []
+        self._persists: list[PersistHardState] = []
         self._acks: list[PendingAck] = []
         self._tick: Event | None = None
-        self._senders: dict[Replica, BeatSender] = {}
-        self._receivers: dict[Replica, BeatReceiver] = {}
+        self._senders: dict[Replica, HeartbeatSender] = {}
+        self._receivers: dict[Replica, HeartbeatReceiver] = {}
 
     def _first_config(self) -> GroupConfig | None:
         """The configuration that holds where the log begins."""
@@ -193,7 +193,7 @@ class Machine(SimMachine):
         match effect:
             case Send(to, message):
                 self._send(to, message)
-            case Persist():
+            case PersistHardState():
                 self.votes.put(self.world.group, effect.hard, has_log=True)
                 self._persists.append(effect)
                 self._save()
@@ -212,7 +212,7 @@ class Machine(SimMachine):
                 self.log.entries.commit_index = Index(index)
                 self.world.witness.told_enough(self, enough_index)
                 self._answer_committed(index)
-            case RoleChanged(role, term):
+            case RaftRoleChanged(role, term):
                 self._role_changed(role, term)
             case SendPrefix(to):
                 self._send(to, self.core.install_prefix(self._prefix()))
@@ -272,7 +272,7 @@ class Machine(SimMachine):
         if not self.running or to != self.me:
             return
         message = raft_messages.decode(data)
-        self.world.scheduler.note(self.name, Received(sender, message), data)
+        self.world.scheduler.note(self.name, MessageReceived(sender, message), data)
         try:
             effects = self.core.step(self.now(), sender, message)
         except ProtocolViolation:
@@ -282,39 +282,39 @@ class Machine(SimMachine):
             return
         self.do(effects)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Sends one frame to each peer, every interval."""
         if self.core.role is Role.LEADER:
             config = self.core.config
             assert config is not None
-            pair = [(self.world.group, self.core.beat())]
+            pair = [(self.world.group, self.core.heartbeat())]
             for peer in config.members:
                 if peer != self.me:
-                    self._beat_to(peer, pair)
-        interval = self.world.settings.beat_interval_s / self.rate
-        self.world.scheduler.after(interval, self, self._beat)
+                    self._heartbeat_to(peer, pair)
+        interval = self.world.settings.heartbeat_interval_s / self.rate
+        self.world.scheduler.after(interval, self, self._heartbeat)
 
-    def _beat_to(self, peer: Replica, pair: list[tuple[GroupId, Beat]]) -> None:
+    def _heartbeat_to(self, peer: Replica, pair: list[tuple[GroupId, Heartbeat]]) -> None:
         sender = self._senders.get(peer)
         if sender is None:
-            sender = BeatSender(peer, self.random.getrandbits(62), self.world.settings.lease_s)
+            sender = HeartbeatSender(peer, self.random.getrandbits(62), self.world.settings.lease_s)
             self._senders[peer] = sender
         frame = sender.frame(self.now(), pair)
         if frame is not None:
-            self.world.carry(self, peer, self.receive_beat, beat_frames.encode(frame))
+            self.world.carry(self, peer, self.receive_heartbeat, heartbeats.encode(frame))
 
-    def receive_beat(self, sender: Replica, to: Replica, data: bytes) -> None:
+    def receive_heartbeat(self, sender: Replica, to: Replica, data: bytes) -> None:
         if not self.running or to != self.me:
             return
-        frame = beat_frames.decode(data)
-        if isinstance(frame, BeatReply):
+        frame = heartbeats.decode(data)
+        if isinstance(frame, HeartbeatReply):
             one = self._senders.get(sender)
             effects = one.receive(self.now(), frame, self._find) if one is not None else []
         else:
-            receiver = self._receivers.setdefault(sender, BeatReceiver(sender))
+            receiver = self._receivers.setdefault(sender, HeartbeatReceiver(sender))
             reply, effects = receiver.receive(self.now(), frame, self._find)
             if reply is not None:
-                self.world.carry(self, sender, self.receive_beat, beat_frames.encode(reply))
+                self.world.carry(self, sender, self.receive_heartbeat, heartbeats.encode(reply))
         for _, some in effects:
             self.do(some)
         if not effects:

@@ -80,7 +80,7 @@ class RingWitness:
         """A state became durable."""
         before, self.state = self.state, state
         if before is not None and state.epoch == before.epoch:
-            return  # only a beat was counted
+            return  # only a heartbeat was counted
         _check_shares(state)
         if before is None:
             return

@@ -77,7 +77,7 @@ class Session:
             scheduler.deliver(random.choice(NOTICE_S), self.leader, self.leader.session_broke, self)
 
 
-class Settlement(NamedTuple):
+class SettlementToken(NamedTuple):
     """An acknowledgement that waits to be durable."""
 
     session: Session
@@ -203,7 +203,7 @@ class RingLeader(Process):
             message.offset,
             _ACCEPT,
             epoch=delivery.epoch,
-            token=Settlement(session, number),
+            token=SettlementToken(session, number),
         )
         if result.error != ErrorCode.NONE:
             self.world.tally.add("acknowledgement refused")
@@ -228,6 +228,6 @@ class RingLeader(Process):
             if value is not None:
                 self._stored[key] = value
         for token in self.queue.saved(number):
-            assert isinstance(token, Settlement)
+            assert isinstance(token, SettlementToken)
             token.session.send(token.session.worker, token.session.worker.settled, token.number)
         self._save()

@@ -1,9 +1,9 @@
 """How workers of the ring level reach the state of their clique: over a coordinator that fails over, or over a cell
 with compare-and-set.
 
-Both take a beat and send the reply over a network that loses, repeats and delays. A coordinator's log is one dictionary
-that all nodes share: a write is in it when it is committed, and a node that does not lead commits nothing. Consensus
-itself is the business of the other levels.
+Both take a heartbeat and send the reply over a network that loses, repeats and delays. A coordinator's log is one
+dictionary that all nodes share: a write is in it when it is committed, and a node that does not lead commits nothing.
+Consensus itself is the business of the other levels.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.effects import Effect, Persist, Reply
-from penstock.ring import Beat, BeatReply, Table
+from penstock.ring import Heartbeat, HeartbeatReply, Table
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.coordinator import CliqueCoordinator
-from penstock.ring.observer import SilenceObserver, apply_beat
+from penstock.ring.observer import SilenceObserver, apply_heartbeat
 from penstock.ring.state_codec import decode_state, encode_state
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.scheduler import Process
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from penstock.sim.ring_world import RingWorld
 
 CLIQUE = "sim"
-BEAT_WAIT_MS = 400
+HEARTBEAT_WAIT_MS = 400
 TABLE_WAIT_MS = 1_000
 ELECTION_S = (0.2, 1.0)
 """How long there is no coordinator after one has failed."""
 
-TakeReply = Callable[[BeatReply], None]
+TakeReply = Callable[[HeartbeatReply], None]
 TakeTable = Callable[[Table], None]
 
 
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
 class Membership(Protocol):
     """What workers and the leader of the partition ask."""
 
-    def beat(self, sender: Process, beat: Beat, take: TakeReply) -> None: ...
+    def heartbeat(self, sender: Process, heartbeat: Heartbeat, take: TakeReply) -> None: ...
 
     def table(self, sender: Process, known_epoch: int, take: TakeTable) -> None: ...
 
@@ -82,10 +82,10 @@ class CoordinatorNode(Process):
 
     # --- requests
 
-    def receive_beat(self, sender: Process, data: Beat, take: TakeReply) -> None:
+    def receive_heartbeat(self, sender: Process, data: Heartbeat, take: TakeReply) -> None:
         if self.serves and self.core is not None:
             token = Waiting(sender, take)
-            self._carry_out(self.core.beat(self.now_ms, token, CLIQUE, data, BEAT_WAIT_MS))
+            self._carry_out(self.core.heartbeat(self.now_ms, token, CLIQUE, data, HEARTBEAT_WAIT_MS))
 
     def receive_table_request(self, sender: Process, known_epoch: int, take: TakeTable) -> None:
         if self.serves and self.core is not None:
@@ -105,7 +105,7 @@ class CoordinatorNode(Process):
     def _reply(self, effect: Reply) -> None:
         token = effect.token
         assert isinstance(token, Waiting)
-        if isinstance(effect.result, (BeatReply, Table)):
+        if isinstance(effect.result, (HeartbeatReply, Table)):
             self._world.network.send(self, token.sender, token.take, effect.result)
 
     def report(self, term: int, write: Persist, ok: bool) -> None:
@@ -144,9 +144,9 @@ class Coordinators:
 
     # --- Membership
 
-    def beat(self, sender: Process, beat: Beat, take: TakeReply) -> None:
+    def heartbeat(self, sender: Process, heartbeat: Heartbeat, take: TakeReply) -> None:
         node = self._node()
-        self._world.network.send(sender, node, node.receive_beat, sender, beat, take)
+        self._world.network.send(sender, node, node.receive_heartbeat, sender, heartbeat, take)
 
     def table(self, sender: Process, known_epoch: int, take: TakeTable) -> None:
         node = self._node()
@@ -223,9 +223,9 @@ class Cell:
         self._server = Process("cell")
         self._observers: dict[str, SilenceObserver] = {}
 
-    def beat(self, sender: Process, beat: Beat, take: TakeReply) -> None:
+    def heartbeat(self, sender: Process, heartbeat: Heartbeat, take: TakeReply) -> None:
         """Reads, applies, writes, and again if another was faster."""
-        self._read(sender, lambda data, revision: self._apply(sender, beat, take, data, revision))
+        self._read(sender, lambda data, revision: self._apply(sender, heartbeat, take, data, revision))
 
     def table(self, sender: Process, known_epoch: int, take: TakeTable) -> None:
         def read(data: bytes, revision: int) -> None:
@@ -243,20 +243,22 @@ class Cell:
 
         self._world.network.send(sender, self._server, read)
 
-    def _apply(self, sender: Process, beat: Beat, take: TakeReply, data: bytes, revision: int) -> None:
+    def _apply(
+        self, sender: Process, heartbeat: Heartbeat, take: TakeReply, data: bytes, revision: int
+    ) -> None:
         """In the sender's process, with its clock."""
-        if not self._world.is_running(sender, beat):
+        if not self._world.is_running(sender, heartbeat):
             return
         state = decode_state(data)
         observer = self._observers.setdefault(sender.name, SilenceObserver())
         silent = observer.silent(state, self._world.clock_of(sender))
-        state, reply = apply_beat(state, beat, silent, EPOCH_MS)
+        state, reply = apply_heartbeat(state, heartbeat, silent, EPOCH_MS)
 
         def written(ok: bool) -> None:
             if ok:
                 take(reply)
-            elif self._world.is_running(sender, beat):
-                self.beat(sender, beat, take)
+            elif self._world.is_running(sender, heartbeat):
+                self.heartbeat(sender, heartbeat, take)
 
         answer = once(written)
 

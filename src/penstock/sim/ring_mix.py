@@ -18,7 +18,7 @@ class RingMix(msgspec.Struct, frozen=True, kw_only=True):
     late: float
     """How often a message is delayed, so that later ones overtake it."""
     late_s: float
-    """How long at most: longer than a lease, so that beats of members arrive that were removed long ago."""
+    """How long at most: longer than a lease, so that heartbeats of members arrive that were removed long ago."""
     # clocks and disks
     clock_drift: float
     """How much faster or slower than the world's clock one runs at most: two may differ by almost LEASE_MARGIN."""

@@ -1,4 +1,4 @@
-"""A worker of the ring level: a `MemberCore`, its beats, and handlers that run for a while.
+"""A worker of the ring level: a `MemberCore`, its heartbeats, and handlers that run for a while.
 
 It does what the runtime of `penstock.clique` does on Penstock: one handler at a time for each key, in the order of the
 messages; a handler that raises runs again; `start` is asked right before each; an acknowledgement goes to the leader
@@ -9,7 +9,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.ring import BeatReply
+from penstock.ring import HeartbeatReply
 from penstock.ring.member import MemberCore
 from penstock.sim.ring_checks import Running
 from penstock.sim.ring_leader import Delivery, Session
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.sim.ring_world import RingWorld
 
 LEASE_MS = 2_000
-BEAT_TIMEOUT_S = LEASE_MS / 1000 / 4
+HEARTBEAT_TIMEOUT_S = LEASE_MS / 1000 / 4
 RECONNECT_S = 0.1
 RETRY_S = 0.05
 LONG_S = (2.5, 5.0)
@@ -55,7 +55,7 @@ class RingWorker(Process):
         self.is_up = True
         self._lives = 0
         self._answered = 0
-        """The number of the last beat that was answered."""
+        """The number of the last heartbeat that was answered."""
         self.core = MemberCore(
             worker=worker, new_member_id=self._new_member_id, now_ms=self.now_ms, lease_ms=LEASE_MS
         )
@@ -99,18 +99,18 @@ class RingWorker(Process):
         self.world.tally.add("left")
         self.crash()
 
-    # --- beats
+    # --- heartbeats
 
     def _awake(self) -> None:
-        """Beats when it is time, and plans the next time."""
-        if self.now_ms >= self.core.next_beat_ms and not self.core.has_left:
-            beat = self.core.beat(self.now_ms)
-            self.world.tally.add("beats")
-            self.world.membership.beat(self, beat, self.replied)
-            self.world.scheduler.after(BEAT_TIMEOUT_S, self, self._time_out, beat.sequence)
+        """Sends a heartbeat when it is time, and plans the next time."""
+        if self.now_ms >= self.core.next_heartbeat_ms and not self.core.has_left:
+            heartbeat = self.core.heartbeat(self.now_ms)
+            self.world.tally.add("heartbeats")
+            self.world.membership.heartbeat(self, heartbeat, self.replied)
+            self.world.scheduler.after(HEARTBEAT_TIMEOUT_S, self, self._time_out, heartbeat.sequence)
         if self._wake_up is not None:
             self._wake_up.cancel()
-        at = max(self._at(self.core.next_beat_ms), self.world.scheduler.time + 0.001)
+        at = max(self._at(self.core.next_heartbeat_ms), self.world.scheduler.time + 0.001)
         self._wake_up = self.world.scheduler.at(at, self, self._awake)
 
     def _time_out(self, sequence: int) -> None:
@@ -118,7 +118,7 @@ class RingWorker(Process):
             self.core.unanswered(self.now_ms)
             self._awake()
 
-    def replied(self, reply: BeatReply) -> None:
+    def replied(self, reply: HeartbeatReply) -> None:
         if self.is_up:
             self._answered = max(self._answered, reply.sequence)
             before = self.core.table

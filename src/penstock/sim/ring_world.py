@@ -7,7 +7,7 @@ handled.
 
 from random import Random
 
-from penstock.ring import Beat, slot_of
+from penstock.ring import Heartbeat, slot_of
 from penstock.sim.lossy_network import LossyNetwork
 from penstock.sim.outcome import EventCounts, Violation
 from penstock.sim.ring_checks import RingWitness
@@ -77,8 +77,12 @@ class RingWorld:
     def up(self) -> list[RingWorker]:
         return [worker for worker in self.workers if worker.is_up]
 
-    def is_running(self, process: Process, beat: Beat) -> bool:
-        return isinstance(process, RingWorker) and process.is_up and process.core.member_id == beat.member_id
+    def is_running(self, process: Process, heartbeat: Heartbeat) -> bool:
+        return (
+            isinstance(process, RingWorker)
+            and process.is_up
+            and process.core.member_id == heartbeat.member_id
+        )
 
     def clock_of(self, process: Process) -> float:
         assert isinstance(process, RingWorker)

@@ -293,7 +293,7 @@ class TransactionalProgram(NodeClient):
         request = CommitRequest(group_id=self.transactional_id, offsets=(offset,), producer=life.producer)
 
         async def commit(node: Node) -> None:
-            host = await node.groups.cores.home(self.transactional_id)
+            host = await node.groups.cores.host_of(self.transactional_id)
             adds = self._dialect is Dialect.V2
             _check(
                 await node.led_transactions.admit(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from penstock.swim.packets import ANY_RECEIVER
 from penstock.swim.table import MemberTable
-from penstock.swim.values import Endpoint
+from penstock.swim.values import GossipEndpoint
 from penstock.types import Replica
 
 MAX_OPEN = 256
@@ -20,23 +20,23 @@ MAX_SEEDS = 100
 class Contacts:
     """Seeds, the members that answered there, and the pings that are under way."""
 
-    def __init__(self, me: Replica, own_address: Endpoint) -> None:
+    def __init__(self, me: Replica, own_address: GossipEndpoint) -> None:
         self._me = me
         self.own_address = own_address
-        self._seeds: dict[Endpoint, Replica | None] = {}
+        self._seeds: dict[GossipEndpoint, Replica | None] = {}
         """Each with the member that answered there last: a member's own address may differ from the seed's."""
-        self._open: dict[int, Endpoint] = {}
+        self._open: dict[int, GossipEndpoint] = {}
 
-    def add_seeds(self, addresses: Iterable[Endpoint]) -> None:
+    def add_seeds(self, addresses: Iterable[GossipEndpoint]) -> None:
         for address in addresses:
             if len(self._seeds) < MAX_SEEDS:
-                self._seeds.setdefault(Endpoint(*address), None)
+                self._seeds.setdefault(GossipEndpoint(*address), None)
 
     @property
     def has_seeds(self) -> bool:
         return bool(self._seeds)
 
-    def tried(self, number: int, address: Endpoint) -> None:
+    def tried(self, number: int, address: GossipEndpoint) -> None:
         self._open[number] = address
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
@@ -55,7 +55,7 @@ class Contacts:
         if address in self._seeds:
             self._seeds[address] = self._me
 
-    def seeds_to_try(self, table: MemberTable) -> list[Endpoint]:
+    def seeds_to_try(self, table: MemberTable) -> list[GossipEndpoint]:
         occupied = {member.meta.cluster for member in table.present(but=self._me)} | {self.own_address}
         return [
             address
@@ -63,7 +63,7 @@ class Contacts:
             if address not in occupied and (found is None or not table.is_present(found))
         ]
 
-    def to_try(self, table: MemberTable) -> list[tuple[Endpoint, Replica]]:
+    def to_try(self, table: MemberTable) -> list[tuple[GossipEndpoint, Replica]]:
         """Addresses and receivers. Which member is at a seed's address is unknown, so its receiver is ANY_RECEIVER."""
         seeds = [(address, ANY_RECEIVER) for address in self.seeds_to_try(table)]
         return seeds + [(member.meta.cluster, member.replica) for member in table.dead()]

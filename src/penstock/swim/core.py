@@ -56,11 +56,11 @@ from penstock.swim.table import ClaimResult, MemberTable, claims_of
 from penstock.swim.values import (
     MAX_INCARNATION,
     Effect,
-    Endpoint,
+    GossipEndpoint,
     Member,
     MemberChanged,
     MemberMeta,
-    Refusal,
+    PacketRefusal,
     SaveIncarnation,
     Session,
     State,
@@ -141,7 +141,7 @@ class Swim:
         return self._health.score
 
     @property
-    def refused(self) -> dict[Refusal, int]:
+    def refused(self) -> dict[PacketRefusal, int]:
         """How many packets or claims were dropped, by reason."""
         return self._receiver.refused
 
@@ -158,7 +158,7 @@ class Swim:
         self._set_incarnation(self.incarnation)
         return self._end()
 
-    def join(self, now: float, addresses: Iterable[Endpoint]) -> list[Effect]:
+    def join(self, now: float, addresses: Iterable[GossipEndpoint]) -> list[Effect]:
         """Adds seeds. They are tried at once, and then for ever while no member is known there. This node's own address
         may be among them."""
         self._begin(now)
@@ -220,7 +220,7 @@ class Swim:
         self._receiver.disconnected(node)
         return self._end()
 
-    def step(self, now: float, source: Endpoint, packet: bytes) -> list[Effect]:
+    def step(self, now: float, source: GossipEndpoint, packet: bytes) -> list[Effect]:
         """A datagram was received."""
         self._begin(now)
         self._receive(source, packet)
@@ -274,7 +274,7 @@ class Swim:
 
     # --- incoming packets
 
-    def _receive(self, source: Endpoint | NodeId, data: bytes) -> None:
+    def _receive(self, source: GossipEndpoint | NodeId, data: bytes) -> None:
         packet = self._receiver.open(self._now, source, data, self._my_meta.cluster_id)
         if packet is None:
             return
@@ -297,7 +297,7 @@ class Swim:
         """Either this node's own address is among the seeds, or another process runs a copy of its folder. Only a later
         boot proves the latter: a packet of an earlier boot may be a replay."""
         if packet.epoch > self._sender.epoch:
-            address = packet.source if isinstance(packet.source, Endpoint) else self._my_meta.cluster
+            address = packet.source if isinstance(packet.source, GossipEndpoint) else self._my_meta.cluster
             copy = msgspec.structs.replace(self._my_meta, cluster=address)
             self._receiver.report_conflict(self._now, self._my_meta, copy)
             return
@@ -362,14 +362,14 @@ class Swim:
         meta, mine = claim.meta, self._my_meta
         if not same_cluster(meta.cluster_id, mine.cluster_id):
             detail = f"node {meta.node} at {meta.cluster} belongs to cluster {meta.cluster_id!r}"
-            self._receiver.refuse(self._now, Refusal.FOREIGN_CLUSTER, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.FOREIGN_CLUSTER, packet.source, detail)
         elif result is ClaimResult.FULL:
             detail = f"no space for node {meta.node} at {meta.cluster}"
-            self._receiver.refuse(self._now, Refusal.TOO_MANY_MEMBERS, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.TOO_MANY_MEMBERS, packet.source, detail)
         elif size > MAX_ALIVE_BYTES:
             # It would never fit beside an ack, so it would stay in the queue of broadcasts for ever.
             detail = f"node {meta.node} has metadata of {size} bytes"
-            self._receiver.refuse(self._now, Refusal.MALFORMED, packet.source, detail)
+            self._receiver.refuse(self._now, PacketRefusal.MALFORMED, packet.source, detail)
         else:
             return True
         return False
@@ -452,7 +452,7 @@ class Swim:
                 # UDP may not get through, and it saves a round trip.
                 self._sender.send_reliable(address, ANY_RECEIVER, self._own_table(is_reply=False))
 
-    def _contact(self, address: Endpoint, receiver: Replica) -> None:
+    def _contact(self, address: GossipEndpoint, receiver: Replica) -> None:
         number = self._prober.new_number()
         self._contacts.tried(number, address)
         dead = self._table.rows.get(receiver)

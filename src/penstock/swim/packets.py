@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from penstock.errors import ProtocolViolation
-from penstock.swim.values import MAX_META_BYTES, Incarnation, MemberMeta, Refusal, State
+from penstock.swim.values import MAX_META_BYTES, Incarnation, MemberMeta, PacketRefusal, State
 from penstock.types import NodeId, Replica
 
 SEAL_BYTES: Final = 40
@@ -51,7 +51,7 @@ T = TypeVar("T")
 class PacketError(ProtocolViolation):
     """The packet is dropped, and counted under `reason`."""
 
-    def __init__(self, reason: Refusal, detail: str) -> None:
+    def __init__(self, reason: PacketRefusal, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
@@ -175,4 +175,4 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | Raw) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise PacketError(Refusal.MALFORMED, str(problem)) from None
+        raise PacketError(PacketRefusal.MALFORMED, str(problem)) from None

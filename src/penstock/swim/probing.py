@@ -19,7 +19,7 @@ from penstock.swim.randomness import Randomness
 from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
-from penstock.swim.values import Endpoint, Member, State
+from penstock.swim.values import GossipEndpoint, Member, State
 from penstock.types import NodeId, Replica
 
 NACK_SHARE = 0.6
@@ -98,7 +98,7 @@ class Relay:
     """A ping that another member asked for."""
 
     def __init__(
-        self, number: int, asker: Replica, source: Endpoint | NodeId, *, nack_at: float, ends_at: float
+        self, number: int, asker: Replica, source: GossipEndpoint | NodeId, *, nack_at: float, ends_at: float
     ) -> None:
         self.number = number
         """The asker's."""
@@ -225,7 +225,9 @@ class Prober:
 
     # --- others' probes
 
-    def help(self, now: float, source: Endpoint | NodeId, asker: Replica, request: IndirectPing) -> None:
+    def help(
+        self, now: float, source: GossipEndpoint | NodeId, asker: Replica, request: IndirectPing
+    ) -> None:
         target = self._table.rows.get(request.target)
         if target is None or len(self._relays) >= MAX_RELAYS:
             return

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from penstock.swim.packets import SEAL_BYTES, Envelope, PacketError, decode_envelope, encode_envelope
-from penstock.swim.values import Refusal
+from penstock.swim.values import PacketRefusal
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -81,34 +81,34 @@ class Seal:
     def open(self, data: bytes, max_bytes: int) -> Envelope:
         """The envelope of a sender that has the key; else PacketError."""
         if not HEAD_BYTES <= len(data) <= max_bytes:
-            raise PacketError(Refusal.MALFORMED, f"a packet of {len(data)} bytes")
+            raise PacketError(PacketRefusal.MALFORMED, f"a packet of {len(data)} bytes")
         if data[0] != VERSION:
-            raise PacketError(Refusal.VERSION, f"version {data[0]}, and this node has {VERSION}")
+            raise PacketError(PacketRefusal.VERSION, f"version {data[0]}, and this node has {VERSION}")
         return decode_envelope(self._checked_body(data))
 
     def _checked_body(self, data: bytes) -> bytes:
         if self._key is None:
             if data[1] != PLAIN:
-                raise PacketError(Refusal.KEY, "it is sealed, and this node has no cluster key")
+                raise PacketError(PacketRefusal.KEY, "it is sealed, and this node has no cluster key")
             return data[HEAD_BYTES:]
         if data[1] == ENCRYPTED:
             return self._decrypted(self._key, data)
         head, tag, body = data[:HEAD_BYTES], data[HEAD_BYTES:][:TAG_BYTES], data[HEAD_BYTES + TAG_BYTES :]
         if head[1] != TAGGED or not hmac.compare_digest(tag, self._tag(head, body)):
-            raise PacketError(Refusal.KEY, "it was not sealed with this cluster's key")
+            raise PacketError(PacketRefusal.KEY, "it was not sealed with this cluster's key")
         return body
 
     def _decrypted(self, key: bytes, data: bytes) -> bytes:
         from cryptography.exceptions import InvalidTag
 
         if len(data) < HEAD_BYTES + SEAL_BYTES:
-            raise PacketError(Refusal.MALFORMED, f"an encrypted packet of {len(data)} bytes")
+            raise PacketError(PacketRefusal.MALFORMED, f"an encrypted packet of {len(data)} bytes")
         salt, number = data[HEAD_BYTES:][:SALT_BYTES], data[BODY_AT - NUMBER_BYTES : BODY_AT]
         cipher = self._ciphers.get(salt) or _cipher(key, salt)
         try:
             body = cipher.decrypt(_NONCE_PAD + number, data[BODY_AT:], data[:HEAD_BYTES])
         except InvalidTag:
-            raise PacketError(Refusal.KEY, "it was not sealed with this cluster's key") from None
+            raise PacketError(PacketRefusal.KEY, "it was not sealed with this cluster's key") from None
         self._keep(salt, cipher)
         return body
 

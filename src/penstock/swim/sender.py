@@ -5,7 +5,7 @@ from penstock.swim.packets import FIXED_BYTES, Envelope, Message, encode_message
 from penstock.swim.seal import Seal
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
-from penstock.swim.values import Effect, Endpoint, SendPacket, SendReliable
+from penstock.swim.values import Effect, GossipEndpoint, SendPacket, SendReliable
 from penstock.types import NodeId, Replica
 
 
@@ -42,23 +42,23 @@ class PacketSender:
         return effects
 
     def send(
-        self, where: Endpoint | NodeId, receiver: Replica, *messages: Message, gossip: bool = True
+        self, where: GossipEndpoint | NodeId, receiver: Replica, *messages: Message, gossip: bool = True
     ) -> None:
         """A packet to an endpoint, or a frame to a node's connection. `gossip`: fill up the packet with broadcasts."""
         encoded = [encode_message(message) for message in messages]
-        if isinstance(where, Endpoint):
+        if isinstance(where, GossipEndpoint):
             if gossip:
                 encoded += self._piggyback(sum(map(len, encoded)))
             self.emit(SendPacket(where, self._close(receiver.node, receiver, encoded)))
         else:
             self.send_reliable(where, receiver, *messages)
 
-    def send_reliable(self, where: Endpoint | NodeId, receiver: Replica, *messages: Message) -> None:
-        node = receiver.node if isinstance(where, Endpoint) else where
+    def send_reliable(self, where: GossipEndpoint | NodeId, receiver: Replica, *messages: Message) -> None:
+        node = receiver.node if isinstance(where, GossipEndpoint) else where
         packet = self._close(node, receiver, [encode_message(each) for each in messages])
         self.emit(SendReliable(where, packet))
 
-    def send_gossip(self, where: Endpoint, receiver: Replica) -> None:
+    def send_gossip(self, where: GossipEndpoint, receiver: Replica) -> None:
         """Sends a packet of gossip, if there are broadcasts."""
         claims = self._piggyback(0)
         if claims:

@@ -25,7 +25,7 @@ Host = Annotated[str, Meta(min_length=1, max_length=253)]
 Incarnation = Annotated[int, Meta(ge=0, lt=MAX_INCARNATION)]
 
 
-class Endpoint(NamedTuple):
+class GossipEndpoint(NamedTuple):
     """A host and a port. Equal to the pair that sockets use."""
 
     host: Host
@@ -42,10 +42,10 @@ class MemberMeta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     folder_incarnation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     cluster_id: Annotated[str, Meta(max_length=64)] = ""
     """Empty while the node belongs to no cluster yet: then it exchanges gossip with any cluster."""
-    cluster: Endpoint
+    cluster: GossipEndpoint
     """The inter-node port: gossip uses the same number over UDP."""
-    kafka: Endpoint | None = None
-    http: Endpoint | None = None
+    kafka: GossipEndpoint | None = None
+    http: GossipEndpoint | None = None
     rack: Annotated[str, Meta(max_length=128)] = ""
     version: Annotated[str, Meta(max_length=64)] = ""
     payload_version: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
@@ -110,7 +110,7 @@ class Session(NamedTuple):
     epoch: int
 
 
-class Refusal(Enum):
+class PacketRefusal(Enum):
     """Why a packet or claim of a peer was dropped. The values are for log lines and metrics."""
 
     MALFORMED = "not a gossip packet"
@@ -129,7 +129,7 @@ class Refusal(Enum):
 class SendPacket(msgspec.Struct, frozen=True):
     """A datagram; it may get lost."""
 
-    to: Endpoint
+    to: GossipEndpoint
     data: bytes
 
 
@@ -137,7 +137,7 @@ class SendReliable(msgspec.Struct, frozen=True):
     """Over a connection between nodes: a whole table, or a ping whose datagram was not answered. An endpoint is a seed
     whose node is not known; it is tried over UDP at the same time."""
 
-    to: NodeId | Endpoint
+    to: NodeId | GossipEndpoint
     data: bytes
 
 
@@ -154,10 +154,10 @@ class SaveIncarnation(msgspec.Struct, frozen=True):
     incarnation: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class PacketRefused(msgspec.Struct, frozen=True):
     """A packet or claim was dropped; `suppressed` is how many more since the last report of this reason."""
 
-    reason: Refusal
+    reason: PacketRefusal
     source: str
     detail: str
     suppressed: int
@@ -170,4 +170,4 @@ class Conflict(msgspec.Struct, frozen=True):
     second: MemberMeta
 
 
-Effect = SendPacket | SendReliable | MemberChanged | SaveIncarnation | Refused | Conflict
+Effect = SendPacket | SendReliable | MemberChanged | SaveIncarnation | PacketRefused | Conflict

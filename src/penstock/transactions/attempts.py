@@ -39,7 +39,7 @@ from penstock.transactions.transaction import NO_VERSION, Transaction
 from penstock.transactions.values import (
     NO_EPOCH,
     NO_PRODUCER_ID,
-    CommitRequest,
+    CommitVersionRequest,
     DecisionResult,
     ErrorResult,
     LendRequest,
@@ -148,7 +148,7 @@ class Attempts:
 
     # --- decisions
 
-    def commit(self, now_ms: int, token: object, request: CommitRequest) -> None:
+    def commit(self, now_ms: int, token: object, request: CommitVersionRequest) -> None:
         owner = self._store.find(request.owner)
         answer = self._answer_to_decide(request.owner, request.version) or self._answer_to_commit(request)
         if answer is not None:
@@ -185,7 +185,7 @@ class Attempts:
                 return each.transactional_id
         return None
 
-    def _answer_to_commit(self, request: CommitRequest) -> Result | None:
+    def _answer_to_commit(self, request: CommitVersionRequest) -> Result | None:
         owner = self._store.find(request.owner)
         if request.version <= _last_version(owner):
             return None
@@ -196,7 +196,7 @@ class Attempts:
         needs_id = owner is None and request.new_producer_id == NO_PRODUCER_ID
         return ProducerIdNeeded() if needs_id else None
 
-    def _is_prepared(self, request: CommitRequest, winner: Producer) -> bool:
+    def _is_prepared(self, request: CommitVersionRequest, winner: Producer) -> bool:
         name = self._store.pools.attempt_of(request.owner, winner.producer_id)
         each = None if name is None else self._store.find(name)
         value = None if each is None else each.committed
@@ -207,7 +207,7 @@ class Attempts:
             and value.is_current(winner)
         )
 
-    def _decided(self, now_ms: int, request: CommitRequest) -> tuple[TransactionalId, Transaction]:
+    def _decided(self, now_ms: int, request: CommitVersionRequest) -> tuple[TransactionalId, Transaction]:
         """The owner with its new version. It keeps a producer and a transaction of its own, if it has any."""
         each = self._store.find(request.owner)
         if each is None:

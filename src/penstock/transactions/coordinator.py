@@ -8,7 +8,7 @@ It is a durable core (`penstock.effects`). Requests come in with a token, and ea
     abort(now_ms, token, transactional_id, start_ms)  -> ErrorResult             for operators
     when_free(now_ms, token, transactional_id)        -> ErrorResult             after CONCURRENT_TRANSACTIONS
     lend(now_ms, token, LendRequest)                  -> LendResult | ProducerIdNeeded      see `attempts.py`
-    commit(now_ms, token, CommitRequest)              -> DecisionResult | ProducerIdNeeded
+    commit(now_ms, token, CommitVersionRequest)       -> DecisionResult | ProducerIdNeeded
     rollback(now_ms, token, RollbackRequest)          -> DecisionResult
     renew(now_ms, token, owner)                       -> ErrorResult
     verify(...), describe(...), list_transactions(...), id_of(...)               answered from memory, directly
@@ -41,7 +41,7 @@ from penstock.transactions.states import IDLE, TransactionState
 from penstock.transactions.store import EXPIRY, OWNER_TIMEOUT, TIMEOUT, TransactionStore
 from penstock.transactions.values import (
     AddRequest,
-    CommitRequest,
+    CommitVersionRequest,
     EndedTotals,
     EndRequest,
     InitRequest,
@@ -111,7 +111,7 @@ class TransactionCoordinator:
         self._attempts.lend(now_ms, token, request)
         return self._store.outbox.take()
 
-    def commit(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
+    def commit(self, now_ms: int, token: object, request: CommitVersionRequest) -> list[Effect]:
         self._attempts.commit(now_ms, token, request)
         return self._store.outbox.take()
 

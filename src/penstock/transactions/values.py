@@ -97,7 +97,7 @@ class LendResult(msgspec.Struct, frozen=True, kw_only=True):
     """With CONCURRENT_TRANSACTIONS: another try is worth while when this id is free (`when_free`)."""
 
 
-class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CommitVersionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The owner decides: these attempts are the version, all others are aborted."""
 
     owner: str
@@ -115,7 +115,7 @@ class RollbackRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to CommitRequest and RollbackRequest."""
+    """The answer to CommitVersionRequest and RollbackRequest."""
 
     error: ErrorCode = ErrorCode.NONE
     was_committed: bool = False

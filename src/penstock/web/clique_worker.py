@@ -81,7 +81,8 @@ class CliqueMember:
         if self._watch.refuted_by is not None:
             message = (
                 f"epoch: worker {self._claim.worker!r} claims to know epoch {self._watch.claimed_epoch}, and clique "
-                f"{self._clique!r} is at {self._watch.refuted_by}: expected an epoch that a reply to a beat has told"
+                f"{self._clique!r} is at {self._watch.refuted_by}: expected an epoch that a reply to a "
+                "heartbeat has told"
             )
             raise Ended("unknown_epoch", message)
         if self.is_served and not self._watch.is_member(self._claim.worker, self._claim.member_id):

@@ -9,7 +9,7 @@ above its quota is refused before anything is done. A WebSocket gets its next re
     push and work                    consumer_byte_rate: frames with records
     creating topics, ...             controller_mutation_rate: Kafka's handlers count
 
-The table of operations says which of them count. Settling jobs and beats never do: a lease would be lost.
+The table of operations says which of them count. Settling jobs and heartbeats never do: a lease would be lost.
 """
 
 from math import ceil

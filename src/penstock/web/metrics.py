@@ -1,4 +1,4 @@
-"""A Snapshot as Prometheus text.
+"""A MetricsSnapshot as Prometheus text.
 
 Names follow Prometheus' conventions: base units, `_total` for counters. Every scrape has a registry of its own, so that
 brokers in one process do not share figures.
@@ -23,13 +23,13 @@ from penstock.node.coordination.undone_retention import HeldBack
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS, ApiMetrics
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import clique_metrics, push_metrics, queue_metrics
-from penstock.web.snapshot import GroupFigures, MemoryFigures, PartitionFigures, Snapshot
+from penstock.web.snapshot import GroupFigures, MemoryFigures, MetricsSnapshot, PartitionFigures
 from penstock.web.transaction_metrics import transaction_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(snapshot: Snapshot) -> bytes:
+def render(snapshot: MetricsSnapshot) -> bytes:
     """The text of a scrape. Reads only the snapshot and /proc, so it may run in any thread."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_SnapshotCollector(snapshot))
@@ -38,7 +38,7 @@ def render(snapshot: Snapshot) -> bytes:
 
 
 class _SnapshotCollector(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: MetricsSnapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:
@@ -56,7 +56,7 @@ class _SnapshotCollector(Collector):
         yield from _cluster(self._snapshot.cluster)
 
 
-def _node(snapshot: Snapshot) -> Iterator[Metric]:
+def _node(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     counters = snapshot.counters
     yield _gauge("ready", "1 when the node can serve", snapshot.ready)
     yield _gauge(

@@ -206,7 +206,7 @@ def _cliques(node: Node) -> list[HttpOperation]:
         HttpOperation("GET", "/v1/cliques", cliques.list_cliques, DESCRIBE, GROUP, "All cliques"),
         HttpOperation("GET", "/v1/cliques/{clique}", cliques.describe_clique, DESCRIBE, GROUP,
                       "Workers of a clique, the slots and messages of each, handovers, and its streams", (404,)),
-        HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_beat, READ, GROUP,
+        HttpOperation("PUT", "/v1/cliques/{clique}/members/{worker}", cliques.send_heartbeat, READ, GROUP,
                       "A worker joins its clique, stays in it, hands slots over, or leaves", (409,), routine=True),
     ]
 

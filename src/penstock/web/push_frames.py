@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.batch import Record, iter_headers
-from penstock.node.subscriptions import Encoder, Rows, SubscribeRequest
+from penstock.node.subscriptions import RecordEncoder, Rows, SubscribeRequest
 from penstock.queue.subscription import SubscriberSettings
 from penstock.types import Isolation, TopicPartition
 from penstock.web.api.payloads import Encoding, record_out
@@ -129,7 +129,7 @@ class BatchEncoder:
         return binary_frame(b"".join((LENGTH.pack(len(text)), text, batches)))
 
 
-ENCODERS: dict[str, Encoder] = {
+ENCODERS: dict[str, RecordEncoder] = {
     "json": TextEncoder("json"),
     "text": TextEncoder("text"),
     "base64": TextEncoder("base64"),

@@ -1,8 +1,8 @@
 """A snapshot of a node's counters and figures, for /metrics.
 
 The node only increments plain counters. A scrape copies them, with the figures of partitions and groups, into a
-Snapshot on the event loop, in slices; a thread formats the text. So a Snapshot has no reference to an object that
-changes. The figures of one partition, group or queue are of one moment.
+MetricsSnapshot on the event loop, in slices; a thread formats the text. So a MetricsSnapshot has no reference to an
+object that changes. The figures of one partition, group or queue are of one moment.
 """
 
 import time
@@ -72,7 +72,7 @@ class MemoryFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How often a request or response had to wait for memory."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that /metrics shows, at one moment."""
 
     ready: bool
@@ -100,11 +100,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How long taking this snapshot took, in slices among other work."""
 
 
-async def take_snapshot(node: Node) -> Snapshot:
+async def take_snapshot(node: Node) -> MetricsSnapshot:
     """Copies what a scrape needs, in slices. Runs on the node's event loop."""
     began = time.perf_counter()
     memory = (_memory("kafka", node.client_memory), _memory("http", node.http_memory))
-    snapshot = Snapshot(ready=node.ready, counters=node.metrics.copy(), memory=memory)
+    snapshot = MetricsSnapshot(ready=node.ready, counters=node.metrics.copy(), memory=memory)
     if not node.ready:
         return snapshot
     online = in_slices(list(node.partitions.online()), ROWS_PER_TURN)

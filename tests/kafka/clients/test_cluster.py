@@ -17,7 +17,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as PythonTopic
 
 from penstock.cluster import offsets_partition
-from penstock.raft import Refused
+from penstock.raft import RaftRefused
 from tests.faults.waiting import eventually
 from tests.kafka.trio import Trio
 
@@ -260,7 +260,7 @@ def is_refused(
     """Commits while the coordinator waits for the next one, which lacks the first commit."""
     leader = trio.leader(OFFSETS_TOPIC, index)
     to = trio.replica(follower(trio, OFFSETS_TOPIC, index), OFFSETS_TOPIC, index).replica.me
-    with trio.cut_off(to.node), suppress(Refused):
+    with trio.cut_off(to.node), suppress(RaftRefused):
         commits(member, offset)
         trio.call(lambda: trio.replica(leader, OFFSETS_TOPIC, index).replica.consensus.transfer(to))
         commits(member, offset)

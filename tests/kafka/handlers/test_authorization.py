@@ -20,7 +20,7 @@ from penstock.kafka.handlers.registry import advertised, find_api
 from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request, join, request_class
 from penstock.kafka.wire.messages import describe_configs, fetch, offset_commit, share_fetch
 from penstock.kafka.wire.messages import describe_topic_partitions as paging
-from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages import share_group_heartbeat as heartbeats
 from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -181,14 +181,14 @@ def _acknowledge(request: Any, existing: ExistingResources) -> None:
 
 
 def _join_share_group(request: Any, existing: ExistingResources) -> None:
-    joining = cast(beating.ShareGroupHeartbeatRequest, filled(ApiKey.SHARE_GROUP_HEARTBEAT, existing))
+    joining = cast(heartbeats.ShareGroupHeartbeatRequest, filled(ApiKey.SHARE_GROUP_HEARTBEAT, existing))
     existing.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, joining)
 
 
 def _join_and_leave_share_group(request: Any, existing: ExistingResources) -> None:
     """Only the offsets of an empty group may be altered."""
     _join_share_group(request, existing)
-    leaving = beating.ShareGroupHeartbeatRequest(
+    leaving = heartbeats.ShareGroupHeartbeatRequest(
         group_id=_own_group(existing), member_id=existing.member, member_epoch=-1
     )
     existing.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, leaving)

@@ -7,7 +7,7 @@ from penstock import Broker
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
-from penstock.kafka.wire.messages import consumer_group_heartbeat as beating
+from penstock.kafka.wire.messages import consumer_group_heartbeat as heartbeats
 from penstock.kafka.wire.messages import metadata
 from tests.kafka.raw import RawClient
 from tests.kafka.requests import ask, create
@@ -25,7 +25,7 @@ def topic_ids(client: RawClient, *names: str) -> set[UUID | None]:
 def test_a_pattern_matches_whole_names_also_of_internal_topics(broker: Broker, unique: Unique) -> None:
     """As in Kafka; franz-go relies on it."""
     name, group, member = unique("orders"), unique("group"), str(uuid4())
-    beat = beating.ConsumerGroupHeartbeatRequest(
+    heartbeat = heartbeats.ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id=member,
         rebalance_timeout_ms=60_000,
@@ -40,10 +40,14 @@ def test_a_pattern_matches_whole_names_also_of_internal_topics(broker: Broker, u
 
         def has_both() -> bool:
             answer = ask(
-                client, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat, beating.ConsumerGroupHeartbeatResponse
+                client,
+                ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                1,
+                heartbeat,
+                heartbeats.ConsumerGroupHeartbeatResponse,
             )
             assert answer.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            beat.member_epoch = answer.member_epoch
+            heartbeat.member_epoch = answer.member_epoch
             if answer.assignment is not None:
                 seen.clear()
                 seen.update(one.topic_id for one in answer.assignment.topic_partitions)

@@ -219,10 +219,10 @@ def test_waiting_joins_are_redirected_when_the_coordinator_moves(trio: Trio, gro
             _, answer = client.answer(ApiKey.JOIN_GROUP, 3)
             assert isinstance(answer, joining.JoinGroupResponse)
             assert answer.error_code == ErrorCode.NOT_COORDINATOR
-        beat = HeartbeatRequest(
+        heartbeat = HeartbeatRequest(
             group_id=group, generation_id=joined.generation_id, member_id=joined.member_id
         )
-        answered = ask(first, ApiKey.HEARTBEAT, 3, beat, HeartbeatResponse)
+        answered = ask(first, ApiKey.HEARTBEAT, 3, heartbeat, HeartbeatResponse)
         assert answered.error_code == ErrorCode.NOT_COORDINATOR
 
 
@@ -268,11 +268,11 @@ def test_members_continue_with_the_next_coordinator(trio: Trio, group: str) -> N
         synced = until_served(lambda: ask(client, ApiKey.SYNC_GROUP, 3, request, syncing.SyncGroupResponse))
         assert synced.assignment == b"mine"
     with trio.client(move(trio, group)) as client:
-        beat = HeartbeatRequest(
+        heartbeat = HeartbeatRequest(
             group_id=group, generation_id=joined.generation_id, member_id=joined.member_id
         )
-        beaten = until_served(lambda: ask(client, ApiKey.HEARTBEAT, 3, beat, HeartbeatResponse))
-        assert beaten.error_code == ErrorCode.NONE
+        answer = until_served(lambda: ask(client, ApiKey.HEARTBEAT, 3, heartbeat, HeartbeatResponse))
+        assert answer.error_code == ErrorCode.NONE
 
 
 def test_a_coordinator_that_is_cut_off_returns_no_old_offsets(trio: Trio, topic: str, group: str) -> None:

@@ -21,7 +21,7 @@ from penstock.kafka.wire.messages import list_config_resources as resources
 from penstock.kafka.wire.messages import list_groups as listing
 from penstock.kafka.wire.messages import metadata
 from penstock.kafka.wire.messages import share_group_describe as describing
-from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages import share_group_heartbeat as heartbeats
 from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -48,25 +48,25 @@ class Member:
         self.topics = list(topics)
         self.epoch = 0
 
-    def reports(self) -> beating.ShareGroupHeartbeatResponse:
+    def reports(self) -> heartbeats.ShareGroupHeartbeatResponse:
         return self._sends(self.epoch, self.topics if self.epoch == 0 else None)
 
-    def leaves(self) -> beating.ShareGroupHeartbeatResponse:
+    def leaves(self) -> heartbeats.ShareGroupHeartbeatResponse:
         return self._sends(-1, None)
 
-    def joined(self) -> beating.Assignment:
+    def joined(self) -> heartbeats.Assignment:
         """Joins as clients do: with retries while there is no coordinator yet."""
         answer = until_served(self.reports)
         assert answer.error_code == ErrorCode.NONE
         assert answer.assignment is not None
         return answer.assignment
 
-    def _sends(self, epoch: int, topics: list[str] | None) -> beating.ShareGroupHeartbeatResponse:
-        request = beating.ShareGroupHeartbeatRequest(
+    def _sends(self, epoch: int, topics: list[str] | None) -> heartbeats.ShareGroupHeartbeatResponse:
+        request = heartbeats.ShareGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=epoch, subscribed_topic_names=topics
         )
         key = ApiKey.SHARE_GROUP_HEARTBEAT
-        answer = ask(self.client, key, 1, request, beating.ShareGroupHeartbeatResponse)
+        answer = ask(self.client, key, 1, request, heartbeats.ShareGroupHeartbeatResponse)
         self.epoch = max(0, answer.member_epoch)
         return answer
 

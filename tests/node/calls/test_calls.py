@@ -15,7 +15,7 @@ from penstock.node.calls import (
     CONTROLLER,
     AtNode,
     Calls,
-    Changes,
+    ClusterChanges,
     CoordinatorOf,
     Directory,
     Target,
@@ -75,7 +75,7 @@ class FakeRemote:
 class Bench:
     def __init__(self, *outcomes: Outcome) -> None:
         self.directory = FakeDirectory()
-        self.changes = Changes()
+        self.changes = ClusterChanges()
         self.remote = FakeRemote(*outcomes)
         self.calls = Calls(ME, self.directory, self.changes)
         self.calls.connect(cast(RemoteCalls, self.remote))

@@ -10,7 +10,7 @@ from penstock.config import Address, Limits
 from penstock.errors import DiskFull, ErrorCode, KafkaError, NotExecuted, Unanswered
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
-from penstock.node.calls import BROKER, AtNode, Calls, Changes, Directory, methods
+from penstock.node.calls import BROKER, AtNode, Calls, ClusterChanges, Directory, methods
 from penstock.node.calls.messages.controller import CreateTopic, ReportVoters
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.messages.records import AppendBatch
@@ -64,7 +64,7 @@ class Given(Directory):
 def node(me: NodeId, limits: Limits) -> tuple[Line, Calls]:
     events = FrameDispatcher()
     line = Line(me, events)
-    calls = Calls(me, Given(), Changes())
+    calls = Calls(me, Given(), ClusterChanges())
     rpc = Rpc(line, events, max_calls_per_peer=limits.max_peer_calls)
     calls.connect(RemoteCalls(rpc, limits))
     return line, calls

@@ -8,7 +8,7 @@ from penstock.cluster import ClusterState
 from penstock.cluster.membership import decommission_node
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
 from penstock.node.calls import retry
-from penstock.node.calls.retry import Changes, Retry, is_retryable, may_repeat
+from penstock.node.calls.retry import CallRetry, ClusterChanges, is_retryable, may_repeat
 from penstock.types import NodeId
 
 MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -66,9 +66,9 @@ def test_the_controllers_answer_that_a_node_does_not_exist_is_final() -> None:
 
 async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 1_000.0)
-    changes = Changes()
+    changes = ClusterChanges()
     moved: list[bool] = []
-    pause = asyncio.ensure_future(Retry(changes).pause(lambda: bool(moved)))
+    pause = asyncio.ensure_future(CallRetry(changes).pause(lambda: bool(moved)))
     await asyncio.sleep(0)
     changes.fire()  # an unrelated change
     for _ in range(5):
@@ -80,7 +80,7 @@ async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.Monkey
 
 
 async def test_a_pause_without_changes_ends_after_its_delay() -> None:
-    await Retry(Changes()).pause(lambda: False)
+    await CallRetry(ClusterChanges()).pause(lambda: False)
 
 
 async def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ async def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
         return real(0)
 
     monkeypatch.setattr(asyncio, "timeout", noted)
-    attempts = Retry(Changes())
+    attempts = CallRetry(ClusterChanges())
     for _ in range(6):
         await attempts.pause(lambda: False)
     assert delays == [0.02, 0.04, 0.08, 0.16, 0.2, 0.2]

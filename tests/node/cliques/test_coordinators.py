@@ -7,9 +7,9 @@ from uuid import UUID
 
 from penstock.cluster import CLIQUES_TOPIC, ClusterState
 from penstock.node.calls import Calls, LeaderOf
-from penstock.node.cliques.coordinators import BEAT_WAIT_MS_MAX, CliqueCoordinators
+from penstock.node.cliques.coordinators import HEARTBEAT_WAIT_MS_MAX, CliqueCoordinators
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.ring import Beat, BeatReply, BeatStatus
+from penstock.ring import Heartbeat, HeartbeatReply, HeartbeatStatus
 from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import ANONYMOUS
 
@@ -27,7 +27,7 @@ class FakeCalls:
         self.asked.append((target, request, wait_ms))
         if wait_ms:
             await self.may_answer.wait()
-        return BeatReply(status=BeatStatus.OK, sequence=1, epoch=1, lease_ms=8_000)
+        return HeartbeatReply(status=HeartbeatStatus.OK, sequence=1, epoch=1, lease_ms=8_000)
 
 
 class FakeCores:
@@ -37,31 +37,31 @@ class FakeCores:
         return 3
 
 
-def coordinators(calls: FakeCalls, max_held_beats: int) -> CliqueCoordinators:
+def coordinators(calls: FakeCalls, max_held_heartbeats: int) -> CliqueCoordinators:
     topics = {CLIQUES_TOPIC: SimpleNamespace(topic_id=UUID(int=7), partitions=8)}
     return CliqueCoordinators(
         state=cast(ClusterState, SimpleNamespace(topics=topics)),
         cores=cast(DurableCores[CliqueCoordinator], FakeCores()),
         calls=cast(Calls, calls),
-        max_held_beats=max_held_beats,
+        max_held_heartbeats=max_held_heartbeats,
     )
 
 
-def test_beats_are_answered_at_once_when_too_many_wait() -> None:
+def test_heartbeats_are_answered_at_once_when_too_many_wait() -> None:
     async def scenario() -> list[int]:
         calls = FakeCalls()
-        asked = coordinators(calls, max_held_beats=2)
-        beat = Beat(worker="one", member_id="m", sequence=1)
+        asked = coordinators(calls, max_held_heartbeats=2)
+        heartbeat = Heartbeat(worker="one", member_id="m", sequence=1)
         waiting = [
-            asyncio.ensure_future(asked.beat("pricing", beat, wait_ms, caller=ANONYMOUS))
+            asyncio.ensure_future(asked.heartbeat("pricing", heartbeat, wait_ms, caller=ANONYMOUS))
             for wait_ms in (5_000, 99_000, 5_000)
         ]
         await waiting[2]
         calls.may_answer.set()
         await asyncio.gather(*waiting)
-        await asked.beat("pricing", beat, 5_000, caller=ANONYMOUS)
+        await asked.heartbeat("pricing", heartbeat, 5_000, caller=ANONYMOUS)
         assert all(target.group.partition == 3 for target, _, _ in calls.asked)
         assert [wait for _, _, wait in calls.asked] == [request.wait_ms for _, request, _ in calls.asked]
         return [wait for _, _, wait in calls.asked]
 
-    assert asyncio.run(scenario()) == [5_000, BEAT_WAIT_MS_MAX, 0, 5_000]
+    assert asyncio.run(scenario()) == [5_000, HEARTBEAT_WAIT_MS_MAX, 0, 5_000]

@@ -11,7 +11,7 @@ from penstock.node.cliques import tables as module
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.cliques.tables import EPOCHS_AHEAD_MAX, TABLE_WAIT_MS, CliqueTables, lanes_of
 from penstock.node.queues.manager import QueueManager
-from penstock.ring import SLOTS, Beat, Table
+from penstock.ring import SLOTS, Heartbeat, Table
 from penstock.ring.clique_state import CliqueState
 
 MEMBER = "5f0c"
@@ -19,8 +19,8 @@ MEMBER = "5f0c"
 
 def some_table(epoch: int) -> Table:
     state = CliqueState(epoch=epoch - 1)
-    beat = Beat(worker="one", member_id=MEMBER, sequence=1, epoch=epoch - 1)
-    return state.beat(beat, 0)[0].table
+    heartbeat = Heartbeat(worker="one", member_id=MEMBER, sequence=1, epoch=epoch - 1)
+    return state.heartbeat(heartbeat, 0)[0].table
 
 
 class FakeCoordinators:

@@ -100,7 +100,7 @@ async def run(folder: Path, act: Act, send: Sender[Counter] | None = None) -> No
 
 
 async def add(cores: Cores, key: bytes, number: int) -> int:
-    host = await cores.home("any")
+    host = await cores.host_of("any")
     return await host.ask(int, lambda now_ms, token: host.core.add(token, key, number))
 
 

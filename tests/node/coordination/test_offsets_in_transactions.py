@@ -152,14 +152,14 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
         before.append(state(node))
 
     async def go_on(node: Node) -> None:
-        await node.groups.cores.home(GROUP)
+        await node.groups.cores.host_of(GROUP)
         assert [state(node)] == before
         await ended(node, eight, commits=True)
         await ended(node, seven, commits=False)
         assert state(node) == ({0: 5, 1: 6}, set())
 
     async def look(node: Node) -> None:
-        await node.groups.cores.home(GROUP)
+        await node.groups.cores.host_of(GROUP)
         assert state(node) == ({0: 5, 1: 6}, set())
         assert await commit(node, 8, producer=seven) is ErrorCode.NONE, "its sequence goes on"
 
@@ -307,14 +307,14 @@ def test_compaction_keeps_pending_offsets_and_the_outcome_of_transactions(
         assert state(node) == (expected, {3})
 
     async def read(node: Node) -> None:
-        await node.groups.cores.home(GROUP)
+        await node.groups.cores.host_of(GROUP)
         assert state(node) == (expected, {3})
         await ended(node, nine, commits=True)
         await fill(node, 10)
         compacts(node)
 
     async def read_again(node: Node) -> None:
-        await node.groups.cores.home(GROUP)
+        await node.groups.cores.host_of(GROUP)
         assert state(node) == ({**expected, 3: 400}, set())
 
     play(tmp_path, write)

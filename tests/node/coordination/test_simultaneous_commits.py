@@ -73,7 +73,7 @@ def test_simultaneous_commits_survive_a_restart(tmp_path: Path) -> None:
         node = await start(tmp_path)
         try:
             for number in range(20):
-                driver = await node.groups.cores.home(f"g{number}")
+                driver = await node.groups.cores.host_of(f"g{number}")
                 found = driver.core.fetch_offsets(f"g{number}", None)[ORDERS]
                 assert (found.offset, found.metadata) == (number, "note")
         finally:

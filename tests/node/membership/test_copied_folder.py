@@ -12,7 +12,7 @@ from penstock.config import Address
 from penstock.errors import NotAdmitted
 from penstock.node.peers import refusals
 from penstock.service import Service
-from penstock.swim import Refusal, State
+from penstock.swim import PacketRefusal, State
 from penstock.types import NodeId
 from tests.kafka.trio import Trio
 
@@ -34,7 +34,7 @@ def copied(trio: Trio) -> Service:
     return trio.call(lambda: Service(config, disk=disk))
 
 
-def refused(trio: Trio, node: int, reason: Refusal) -> int:
+def refused(trio: Trio, node: int, reason: PacketRefusal) -> int:
     links = trio.node(node).links
     assert links is not None
     return links.gossip.refused[reason]
@@ -43,7 +43,7 @@ def refused(trio: Trio, node: int, reason: Refusal) -> int:
 def test_gossip_of_a_copy_is_refused_and_the_original_is_still_heard(trio: Trio) -> None:
     service = copied(trio)
     trio.run(service.start())
-    trio.eventually(lambda: refused(trio, 1, Refusal.RIVAL) + refused(trio, 2, Refusal.RIVAL) > 0)
+    trio.eventually(lambda: refused(trio, 1, PacketRefusal.RIVAL) + refused(trio, 2, PacketRefusal.RIVAL) > 0)
     trio.run(service.stop())
     for node in (1, 2):
         links = trio.node(node).links
@@ -52,7 +52,7 @@ def test_gossip_of_a_copy_is_refused_and_the_original_is_still_heard(trio: Trio)
         assert found is not None
         assert found.state is State.ALIVE
         assert str(found.meta.cluster) == str(trio._configs[ORIGINAL].cluster)
-        assert refused(trio, node, Refusal.REPLAYED) == 0
+        assert refused(trio, node, PacketRefusal.REPLAYED) == 0
 
 
 def test_a_copy_that_every_node_refuses_ends_and_logs_what_to_do(

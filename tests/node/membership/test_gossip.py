@@ -15,12 +15,12 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams, Receive, UdpNetwork
 from penstock.node.membership.gossip import Gossip, Saved
-from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSettings
+from penstock.swim import GossipEndpoint, Member, MemberMeta, PacketRefusal, State, SwimSettings
 from penstock.types import NodeId, Replica
 from tests.node.faulty_disk import FaultyDisk
 
 PATIENCE_SECONDS = 60.0
-ANY_PORT = Endpoint("127.0.0.1", 0)
+ANY_PORT = GossipEndpoint("127.0.0.1", 0)
 BRISK = SwimSettings(
     probe_interval_ms=100,
     probe_timeout_ms=50,
@@ -43,15 +43,15 @@ class FixedClock:
 class Silence:
     """A network on which every datagram is lost, as behind a strict firewall."""
 
-    async def open(self, bind: Endpoint, receive: Receive) -> Datagrams:
+    async def open(self, bind: GossipEndpoint, receive: Receive) -> Datagrams:
         return SilentEndpoint(bind)
 
 
 class SilentEndpoint:
-    def __init__(self, local: Endpoint) -> None:
+    def __init__(self, local: GossipEndpoint) -> None:
         self.local = local
 
-    def send(self, to: Endpoint, data: bytes) -> None:
+    def send(self, to: GossipEndpoint, data: bytes) -> None:
         pass
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class GossipNodes:
             node=node,
             folder_incarnation=1000 + node,
             cluster_id="gossip_nodes",
-            cluster=Endpoint("127.0.0.1", port),
+            cluster=GossipEndpoint("127.0.0.1", port),
         )
         gossip = Gossip(
             meta=meta,
@@ -94,7 +94,7 @@ class GossipNodes:
         self.nodes[node] = gossip
         return gossip
 
-    def _deliver(self, sender: NodeId, to: NodeId | Endpoint, data: bytes) -> bool:
+    def _deliver(self, sender: NodeId, to: NodeId | GossipEndpoint, data: bytes) -> bool:
         found = [gossip for gossip in self.nodes.values() if to in (gossip.meta.node, gossip.meta.cluster)]
         for gossip in found:
             asyncio.get_running_loop().call_soon(gossip.receive_reliable, sender, data)
@@ -160,7 +160,9 @@ def test_a_dead_node_comes_back_at_the_same_address() -> None:
         disk, port = MemoryDisk(), gossip_nodes.nodes[2].meta.cluster.port
         gossip_nodes.nodes.pop(2).stop()
         await gossip_nodes.until(lambda: gossip_nodes.sees(1, 2) is State.DEAD)
-        await gossip_nodes.make(2, disk=disk, port=port, wall_ms=2000).start(Endpoint("127.0.0.1", port))
+        await gossip_nodes.make(2, disk=disk, port=port, wall_ms=2000).start(
+            GossipEndpoint("127.0.0.1", port)
+        )
         # It has no seeds: the nodes that declared it dead ping it again, and it refutes.
         await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2, 3))
 
@@ -171,7 +173,7 @@ def test_nodes_find_each_other_by_name() -> None:
     async def scenario(gossip_nodes: GossipNodes) -> None:
         seed = await gossip_nodes.make(1).start(ANY_PORT)
         await gossip_nodes.make(2).start(ANY_PORT)
-        gossip_nodes.nodes[2].join([Endpoint("localhost", seed.port)])
+        gossip_nodes.nodes[2].join([GossipEndpoint("localhost", seed.port)])
         await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
 
     play(scenario)
@@ -181,7 +183,7 @@ def test_a_seed_name_that_does_not_resolve_does_no_harm() -> None:
     async def scenario(gossip_nodes: GossipNodes) -> None:
         seed = await gossip_nodes.make(1).start(ANY_PORT)
         await gossip_nodes.make(2).start(ANY_PORT)
-        gossip_nodes.nodes[2].join([Endpoint("no-such-host.invalid", 9), seed])
+        gossip_nodes.nodes[2].join([GossipEndpoint("no-such-host.invalid", 9), seed])
         await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
 
     play(scenario)
@@ -190,7 +192,7 @@ def test_a_seed_name_that_does_not_resolve_does_no_harm() -> None:
 def test_without_datagrams_the_reliable_channel_is_enough() -> None:
     async def scenario(gossip_nodes: GossipNodes) -> None:
         for node in (1, 2):
-            await gossip_nodes.make(node, port=node).start(Endpoint("127.0.0.1", node))
+            await gossip_nodes.make(node, port=node).start(GossipEndpoint("127.0.0.1", node))
         gossip_nodes.nodes[2].peer_up(NodeId(1))
         await gossip_nodes.until(lambda: gossip_nodes.all_see(1, 2))
         gossip_nodes.nodes.pop(2).stop()
@@ -208,7 +210,7 @@ def test_garbage_on_the_port_is_only_counted() -> None:
                 stranger.sendto(bytes([1, 1]) + b"x" * size, target.meta.cluster)
             stranger.sendto(b"", target.meta.cluster)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while target.refused[Refusal.KEY] < 100:
+            while target.refused[PacketRefusal.KEY] < 100:
                 await asyncio.sleep(0)
         assert len(target.members()) == 3
 
@@ -221,7 +223,7 @@ def test_a_node_with_another_key_stays_outside() -> None:
         await gossip_nodes.make(2, key=b"another key").start(ANY_PORT)
         gossip_nodes.nodes[2].join([seed])
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not gossip_nodes.nodes[1].refused[Refusal.KEY]:
+            while not gossip_nodes.nodes[1].refused[PacketRefusal.KEY]:
                 await asyncio.sleep(0)
         assert list(gossip_nodes.nodes[1].members()) == [Replica(NodeId(1), 1001)]
 
@@ -336,7 +338,7 @@ def has_ipv6() -> bool:
 def test_sending_to_invalid_addresses_raises_nothing(run: Callable[..., None], bind: str) -> None:
     async def scenario() -> None:
         arrived = asyncio.Event()
-        endpoint = await UdpNetwork().open(Endpoint(bind, 0), lambda source, data: arrived.set())
+        endpoint = await UdpNetwork().open(GossipEndpoint(bind, 0), lambda source, data: arrived.set())
         nowhere = [
             "::1",
             "fe80::1",
@@ -348,14 +350,14 @@ def test_sending_to_invalid_addresses_raises_nothing(run: Callable[..., None], b
             "no-such-host.invalid",
         ]
         for host in nowhere:
-            endpoint.send(Endpoint(host, 9), b"lost")
-        endpoint.send(Endpoint("127.0.0.1", 0), b"lost")
-        endpoint.send(Endpoint("127.0.0.1", 9), b"x" * 70_000)
+            endpoint.send(GossipEndpoint(host, 9), b"lost")
+        endpoint.send(GossipEndpoint("127.0.0.1", 0), b"lost")
+        endpoint.send(GossipEndpoint("127.0.0.1", 9), b"x" * 70_000)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(*endpoint._lookups.values())
-            endpoint.send(Endpoint("127.0.0.1", endpoint.local.port), b"to itself")
+            endpoint.send(GossipEndpoint("127.0.0.1", endpoint.local.port), b"to itself")
             await arrived.wait()
         endpoint.close()
-        endpoint.send(Endpoint("127.0.0.1", 9), b"after the end")
+        endpoint.send(GossipEndpoint("127.0.0.1", 9), b"after the end")
 
     run(scenario())

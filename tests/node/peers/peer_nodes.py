@@ -11,8 +11,8 @@ from penstock.config import Address, InterNodeTls, Limits
 from penstock.node.peers import PeerHello, PeerNetwork
 from penstock.node.peers.encryption import PeerEncryption
 from penstock.node.peers.frames import PING
-from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused, frame
-from penstock.node.peers.hello import Introduction, Refusal
+from penstock.node.peers.handshake import NONCE_SIZE, Handshake, PeerRefused, frame
+from penstock.node.peers.hello import Introduction, PeerRefusal
 from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
 
@@ -58,7 +58,7 @@ class PeerNode:
         self.said: list[str] = []
         """Connection events as text: "up 2", "down 2"."""
         self.hellos: list[tuple[PeerHello, Address | None]] = []
-        self.refusals: list[tuple[Address, Refused]] = []
+        self.refusals: list[tuple[Address, PeerRefused]] = []
         """At addresses that it dialled."""
         self._news = asyncio.Event()
 
@@ -78,7 +78,7 @@ class PeerNode:
         self.hellos.append((hello, dialled))
         self._news.set()
 
-    def on_refused(self, address: Address, refused: Refused) -> None:
+    def on_refused(self, address: Address, refused: PeerRefused) -> None:
         self.refusals.append((address, refused))
         self._news.set()
 
@@ -278,7 +278,7 @@ class Relay:
                     target.write(data)
 
 
-def accept_all(introduction: Introduction) -> Refusal | None:
+def accept_all(introduction: Introduction) -> PeerRefusal | None:
     return None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import Limits
 from penstock.node.peers import connection
-from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
+from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, PeerRefused
 from penstock.node.peers.hello import ANY_NODE, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
@@ -147,7 +147,7 @@ async def test_both_nodes_keep_the_same_one_of_two_connections(
         await second.complete(handshake)
         await five.until(lambda: five.said == [f"up {peer}", f"down {peer}", f"up {peer}"])
     else:
-        with pytest.raises(Refused) as told:
+        with pytest.raises(PeerRefused) as told:
             await second.complete(handshake)
         assert (told.value.refusal.code, told.value.hello) == (RefusalCode.ALREADY_CONNECTED, five.me)
         assert five.said == [f"up {peer}"]

@@ -11,10 +11,10 @@ from penstock.node.peers.handshake import (
     OLDEST_VERSION,
     PREAMBLE_SIZE,
     Handshake,
-    Refused,
+    PeerRefused,
 )
-from penstock.node.peers.hello import Introduction, Refusal, RefusalCode
-from penstock.node.peers.seal import Seal
+from penstock.node.peers.hello import Introduction, PeerRefusal, RefusalCode
+from penstock.node.peers.seal import FrameSeal
 
 from .peer_nodes import KEY, accept_all, hello
 
@@ -92,9 +92,13 @@ def test_a_node_supports_the_newest_version_and_the_one_before_it() -> None:
 
 def test_versions_that_do_not_overlap_are_refused_by_both() -> None:
     caller, called = dialler(versions=(4, 5)), listener(versions=(2, 3))
-    with pytest.raises(Refused, match=r"versions 4 to 5 .* versions 2 to 3: .* on this node") as by_listener:
+    with pytest.raises(
+        PeerRefused, match=r"versions 4 to 5 .* versions 2 to 3: .* on this node"
+    ) as by_listener:
         called.feed(caller.opening())
-    with pytest.raises(Refused, match=r"versions 2 to 3 .* versions 4 to 5: .* on that node") as by_dialler:
+    with pytest.raises(
+        PeerRefused, match=r"versions 2 to 3 .* versions 4 to 5: .* on that node"
+    ) as by_dialler:
         caller.feed(by_listener.value.farewell)
     assert by_listener.value.refusal.code == by_dialler.value.refusal.code == RefusalCode.VERSION
 
@@ -104,7 +108,7 @@ def test_a_node_of_the_protocol_before_negotiation_is_refused_and_told_what_to_d
     old = MAGIC + bytes([1, 1, 0, 0]) + b"o" * 32
     ours = (OLDEST_VERSION, NEWEST_VERSION)
     new = listener(versions=ours) if old_dials else dialler(versions=ours)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PeerRefused) as refused:
         new.feed(old)
     assert refused.value.refusal.code == RefusalCode.VERSION
     assert str(refused.value) == (
@@ -119,20 +123,20 @@ def test_a_node_of_the_protocol_before_negotiation_is_refused_and_told_what_to_d
 @pytest.mark.parametrize(("ours", "theirs"), [(KEY, None), (None, KEY)])
 def test_a_key_on_one_side_only_is_refused_by_both(ours: bytes | None, theirs: bytes | None) -> None:
     caller, called = dialler(ours), listener(theirs)
-    with pytest.raises(Refused, match="cluster key") as by_listener:
+    with pytest.raises(PeerRefused, match="cluster key") as by_listener:
         called.feed(caller.opening())
-    with pytest.raises(Refused, match="cluster key"):
+    with pytest.raises(PeerRefused, match="cluster key"):
         caller.feed(by_listener.value.farewell)
 
 
 def test_another_key_is_refused_and_the_dialler_is_told() -> None:
     caller, called = dialler(KEY), listener(KEY + b"!")
     introduction = caller.feed(called.feed(caller.opening()))
-    with pytest.raises(Refused) as by_listener:
+    with pytest.raises(PeerRefused) as by_listener:
         called.feed(introduction)
     assert by_listener.value.refusal.code == RefusalCode.KEY
     assert by_listener.value.hello is None
-    with pytest.raises(Refused, match="keys differ") as told:
+    with pytest.raises(PeerRefused, match="keys differ") as told:
         caller.feed(by_listener.value.farewell)
     assert told.value.ours is False
 
@@ -142,7 +146,7 @@ def test_a_recorded_introduction_is_refused_with_another_nonce() -> None:
     recorded = caller.opening(), caller.feed(called.feed(caller.opening()))
     fresh = listener(KEY, nonce=b"m" * 32)
     fresh.feed(recorded[0])
-    with pytest.raises(Refused, match="keys differ"):
+    with pytest.raises(PeerRefused, match="keys differ"):
         fresh.feed(recorded[1])
 
 
@@ -150,7 +154,7 @@ def test_an_introduction_sent_back_to_its_author_proves_nothing() -> None:
     caller = dialler(KEY)
     # A mirror without the key: the dialler's own bytes come back to it, first its preamble, then its proof.
     introduction = caller.feed(caller.opening())
-    with pytest.raises(Refused, match="keys differ"):
+    with pytest.raises(PeerRefused, match="keys differ"):
         caller.feed(introduction)
 
 
@@ -158,26 +162,26 @@ def test_a_changed_introduction_is_refused() -> None:
     caller, called = dialler(KEY), listener(KEY)
     introduction = bytearray(caller.feed(called.feed(caller.opening())))
     introduction[-3] ^= 1
-    with pytest.raises(Refused, match="keys differ"):
+    with pytest.raises(PeerRefused, match="keys differ"):
         called.feed(introduction)
 
 
 def test_a_refusing_listener_still_introduces_itself() -> None:
-    def judge(introduction: Introduction) -> Refusal:
-        return Refusal(RefusalCode.ALREADY_CONNECTED, "connected already")
+    def judge(introduction: Introduction) -> PeerRefusal:
+        return PeerRefusal(RefusalCode.ALREADY_CONNECTED, "connected already")
 
     called = Handshake(dials=False, me=TWO, key=KEY, nonce=b"l" * 32, judge=judge)
     caller = dialler(KEY)
     introduction = caller.feed(called.feed(caller.opening()))
-    with pytest.raises(Refused) as by_listener:
+    with pytest.raises(PeerRefused) as by_listener:
         called.feed(introduction)
-    with pytest.raises(Refused) as told:
+    with pytest.raises(PeerRefused) as told:
         caller.feed(by_listener.value.farewell)
     assert (told.value.hello, told.value.refusal.code) == (TWO, RefusalCode.ALREADY_CONNECTED)
 
 
 def test_text_of_strangers_is_escaped_for_the_log() -> None:
-    refusal = Refusal(1, "a\nfake line\x1b[31m" + "x" * 10_000)
+    refusal = PeerRefusal(1, "a\nfake line\x1b[31m" + "x" * 10_000)
     assert str(refusal).startswith("a?fake line?[31mxxx")
     assert len(str(refusal)) == 400
 
@@ -191,7 +195,7 @@ def test_an_address_that_cannot_be_dialled_is_refused(address: Address) -> None:
     caller = Handshake(dials=True, me=me, key=None, nonce=b"d" * 32, judge=accept_all)
     called = listener()
     introduction = caller.feed(called.feed(caller.opening()))
-    with pytest.raises(Refused, match="a hello with the address"):
+    with pytest.raises(PeerRefused, match="a hello with the address"):
         called.feed(introduction)
 
 
@@ -204,7 +208,7 @@ def test_an_http_port_that_listens_everywhere_is_no_reason_to_refuse() -> None:
 
 @pytest.mark.parametrize("junk", [b"GET ", b"\x00", b"PNSX", b"P" + bytes(39)])
 def test_bytes_that_do_not_begin_with_a_preamble_get_no_answer(junk: bytes) -> None:
-    with pytest.raises(Refused, match="not Penstock's inter-node protocol") as refused:
+    with pytest.raises(PeerRefused, match="not Penstock's inter-node protocol") as refused:
         listener().feed(junk)
     assert refused.value.farewell == b""
 
@@ -214,7 +218,7 @@ def test_a_preamble_has_forty_bytes() -> None:
 
 
 def test_a_seal_accepts_each_frame_once_and_in_order() -> None:
-    sends, receives = Seal(KEY, b"dials", b"p"), Seal(KEY, b"dials", b"p")
+    sends, receives = FrameSeal(KEY, b"dials", b"p"), FrameSeal(KEY, b"dials", b"p")
     first, second = sends.tag(b"head", [b"bo", b"dy"]), sends.tag(b"head", [b"body"])
     assert first != second
     assert receives.is_next(b"head", memoryview(b"body"), memoryview(first))
@@ -227,5 +231,5 @@ def test_a_seal_accepts_each_frame_once_and_in_order() -> None:
     [(b"listens", b"head", b"body"), (b"dials", b"hEad", b"body"), (b"dials", b"head", b"bOdy")],
 )
 def test_a_seal_refuses_changed_or_reflected_frames(sender: bytes, head: bytes, body: bytes) -> None:
-    tag = Seal(KEY, b"dials", b"p").tag(b"head", [b"body"])
-    assert not Seal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]
+    tag = FrameSeal(KEY, b"dials", b"p").tag(b"head", [b"body"])
+    assert not FrameSeal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.config import Address
-from penstock.node.peers import Refusals, Refused
-from penstock.node.peers.hello import Refusal, RefusalCode
+from penstock.node.peers import PeerRefused, Refusals
+from penstock.node.peers.hello import PeerRefusal, RefusalCode
 from penstock.node.peers.refusals import FRESH_SECONDS, SHORTEST_CONFIRMATION_SECONDS
 
 from .peer_nodes import hello
@@ -15,8 +15,8 @@ TAKEN, FOREIGN = RefusalCode.DUPLICATE_ID, RefusalCode.CLUSTER
 LONG = SHORTEST_CONFIRMATION_SECONDS + 1
 
 
-def no(code: int, *, proven: bool = True) -> Refused:
-    return Refused(Refusal(code, "no, because"), ours=False, hello=hello(1) if proven else None)
+def no(code: int, *, proven: bool = True) -> PeerRefused:
+    return PeerRefused(PeerRefusal(code, "no, because"), ours=False, hello=hello(1) if proven else None)
 
 
 def refused_for(seconds: float, code: int, *addresses: Address, proven: bool = True) -> Refusals:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import Address, Limits
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.peers import CallFailed, CallProblem, FrameDispatcher, PeerHello, PeerNetwork, Rpc
+from penstock.node.peers import CallProblem, FrameDispatcher, PeerCallFailed, PeerHello, PeerNetwork, Rpc
 from penstock.types import NodeId
 
 from .peer_nodes import PATIENCE_SECONDS, hello, listen
@@ -106,7 +106,7 @@ async def test_a_handlers_kafka_error_is_raised_where_the_call_was_made() -> Non
 
 async def test_a_bug_in_a_handler_is_logged_there_and_raised_here(caplog: pytest.LogCaptureFixture) -> None:
     async with RpcNodes() as rpc_nodes:
-        with pytest.raises(CallFailed, match="ZeroDivisionError") as caught:
+        with pytest.raises(PeerCallFailed, match="ZeroDivisionError") as caught:
             await rpc_nodes.call(BUG)
         assert caught.value.problem is CallProblem.HANDLER_FAILED
         assert [
@@ -117,14 +117,14 @@ async def test_a_bug_in_a_handler_is_logged_there_and_raised_here(caplog: pytest
 
 async def test_an_unknown_method_is_an_error() -> None:
     async with RpcNodes() as rpc_nodes:
-        with pytest.raises(CallFailed, match="no method 5") as caught:
+        with pytest.raises(PeerCallFailed, match="no method 5") as caught:
             await rpc_nodes.call(UNKNOWN)
         assert caught.value.problem is CallProblem.UNKNOWN_METHOD
 
 
 async def test_a_late_answer_is_a_timeout_and_does_no_harm() -> None:
     async with RpcNodes() as rpc_nodes:
-        with pytest.raises(CallFailed, match="within 1 ms") as caught:
+        with pytest.raises(PeerCallFailed, match="within 1 ms") as caught:
             await rpc_nodes.call(LATER, timeout_ms=1)
         assert caught.value.problem is CallProblem.TIMED_OUT
         rpc_nodes.two.release.set()
@@ -141,7 +141,7 @@ async def test_calls_fail_at_once_when_the_peer_disconnects_and_their_handlers_a
         assert [getattr(outcome, "problem", None) for outcome in outcomes] == [CallProblem.PEER_LOST] * 3
         async with asyncio.timeout(PATIENCE_SECONDS):
             await rpc_nodes.two.cancelled.wait()
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(PeerCallFailed) as caught:
             await rpc_nodes.call(ECHO)
         assert caught.value.problem is CallProblem.NOT_CONNECTED
 
@@ -151,7 +151,7 @@ async def test_unanswered_calls_to_one_peer_are_limited() -> None:
         waiting = [asyncio.ensure_future(rpc_nodes.call(LATER)) for _ in range(2)]
         for _ in waiting:
             await rpc_nodes.two.begun.acquire()
-        with pytest.raises(CallFailed, match="2 calls to node 2") as caught:
+        with pytest.raises(PeerCallFailed, match="2 calls to node 2") as caught:
             await rpc_nodes.call(ECHO)
         assert caught.value.problem is CallProblem.TOO_MANY_CALLS
         rpc_nodes.two.release.set()
@@ -165,7 +165,7 @@ async def test_the_answering_side_has_a_limit_of_its_own() -> None:
         waiting = [asyncio.ensure_future(rpc_nodes.call(LATER)) for _ in range(2)]
         for _ in waiting:
             await rpc_nodes.two.begun.acquire()
-        with pytest.raises(CallFailed, match="2 calls are being handled"):
+        with pytest.raises(PeerCallFailed, match="2 calls are being handled"):
             await rpc_nodes.call(ECHO)
         rpc_nodes.two.release.set()
         await asyncio.gather(*waiting)

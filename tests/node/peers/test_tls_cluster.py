@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.swim import Refusal
+from penstock.swim import PacketRefusal
 from tests.kafka.trio import PATIENCE_SECONDS, Trio
 from tests.tls import Certificates
 
@@ -68,7 +68,7 @@ def test_clients_learn_the_addresses_of_all_nodes(trio: Trio, certificates: Cert
 
 
 def test_gossip_is_encrypted_and_all_nodes_believe_each_other(trio: Trio) -> None:
-    def refused_and_alive() -> list[tuple[dict[Refusal, int], int]] | None:
+    def refused_and_alive() -> list[tuple[dict[PacketRefusal, int], int]] | None:
         gossips = [trio.node(node).links.gossip for node in (1, 2, 3)]  # type: ignore[union-attr]
         alive = [sum(one.state.is_present for one in gossip.members().values()) for gossip in gossips]
         if alive != [3, 3, 3]:
@@ -76,7 +76,7 @@ def test_gossip_is_encrypted_and_all_nodes_believe_each_other(trio: Trio) -> Non
         return [({k: v for k, v in gossip.refused.items() if v}, 3) for gossip in gossips]
 
     for refused, _ in trio.eventually(refused_and_alive):
-        assert Refusal.KEY not in refused
+        assert PacketRefusal.KEY not in refused
     for node in (1, 2, 3):
         links = trio.node(node).links
         assert links is not None

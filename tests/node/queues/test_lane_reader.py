@@ -11,7 +11,7 @@ from penstock.node.queues.lane_reader import LaneReader
 from penstock.node.queues.log_reader import EXTENDS_PER_TURN, READ_AHEAD_BYTES
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.stats import QueueStats
-from penstock.node.queues.values import Delivery
+from penstock.node.queues.values import LeasedBatches
 from penstock.node.replication.partition import Partition
 from penstock.queue import QueueKey
 from penstock.queue.lanes import LaneTable
@@ -52,7 +52,7 @@ class LaneReaderHarness:
         notices = RetentionNotices(QueueKey("clique", UUID(int=1), 0), partition, QueueStats("clique", "t"))
         self.log = LaneReader(self.core, partition, Isolation.READ_UNCOMMITTED, notices=notices)
 
-    def deliver(self, member: str, most: int = 100, max_bytes: int = EVERYTHING) -> Delivery:
+    def deliver(self, member: str, most: int = 100, max_bytes: int = EVERYTHING) -> LeasedBatches:
         return self.log.deliver(NOW, member, most, max_bytes, others=3, whole_batches=True, max_unpacked=None)
 
 

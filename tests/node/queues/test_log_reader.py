@@ -23,7 +23,7 @@ from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.record_marks import KeyHashes
 from penstock.node.queues.retention_notices import RetentionNotices
 from penstock.node.queues.stats import QueueStats
-from penstock.node.queues.values import Delivery
+from penstock.node.queues.values import LeasedBatches
 from penstock.node.replication.partition import Partition
 from penstock.queue import QueueKey
 from penstock.queue.partition import QueuePartition
@@ -115,17 +115,17 @@ class ReaderHarness:
 
     def deliver(
         self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
-    ) -> Delivery:
+    ) -> LeasedBatches:
         self.log.read_ahead(NOW, most)
         acquired = self.core.acquire(NOW, member, most)
         if not acquired:
-            return Delivery(b"", [])
+            return LeasedBatches(b"", [])
         return self.log.fetch(
             NOW, member, acquired, max_bytes, whole_batches=False, max_unpacked=max_unpacked
         )
 
 
-def offsets(delivery: Delivery) -> list[int]:
+def offsets(delivery: LeasedBatches) -> list[int]:
     return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
 
 

@@ -20,7 +20,7 @@ from penstock.node.queues.failures import Failure
 from penstock.node.replication.partition import Partition
 from penstock.node.scheduling.clock import Clock
 from penstock.queue import QueueKey
-from penstock.queue.values import AckKind, DeadLetter
+from penstock.queue.values import AckKind, DeadLetterRange
 
 GROUP, MEMBER = "workers", "member-1"
 ACCEPT, RELEASE, REJECT = (bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT))
@@ -225,7 +225,7 @@ def test_a_failed_copy_of_a_dead_letter_is_retried_until_it_works_and_logged_onc
     monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
     failures = 5
 
-    async def bury(driver: QueueDriver, letter: DeadLetter) -> None:
+    async def bury(driver: QueueDriver, letter: DeadLetterRange) -> None:
         nonlocal failures
         if failures:
             failures -= 1

@@ -142,8 +142,8 @@ def test_a_lost_registration_is_repeated_while_the_queue_is_active(
     async def act(node: Node) -> None:
         await create(node)
         await open_queue(node)
-        home = await node.groups.cores.home(GROUP)
-        home.carry_out(home.core.delete_share_group(home.now_ms, asyncio.Future(), GROUP))
+        host = await node.groups.cores.host_of(GROUP)
+        host.carry_out(host.core.delete_share_group(host.now_ms, asyncio.Future(), GROUP))
         assert not node.queues.share_groups.is_known(GROUP)
         await node.queues.tidy()
         await noted(node)

@@ -15,9 +15,9 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import (
     AcceptRequest,
+    MessageSettlement,
     PeekRequest,
     ScheduledRequest,
-    Settlement,
     SettleRequest,
 )
 from penstock.node.queues import QueueDriver
@@ -171,7 +171,7 @@ def test_a_late_settlement_does_not_recreate_a_deleted_queue(tmp_path: Path) -> 
         place = await deleted(node)
         state_topic = node.metadata.state.topics[STATE_TOPIC]
         ends = [node.leader(STATE_TOPIC, index).high_watermark for index in range(state_topic.partitions)]
-        rows = [Settlement(offset, AckKind.ACCEPT) for offset in (0, 1)]
+        rows = [MessageSettlement(offset, AckKind.ACCEPT) for offset in (0, 1)]
         refused = await node.queues.router.settle(SettleRequest(GROUP, MEMBER, place, rows), caller=BROKER)
         assert {offset: error.code for offset, error in refused.items()} == dict.fromkeys(
             (0, 1), ErrorCode.INVALID_RECORD_STATE

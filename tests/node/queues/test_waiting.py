@@ -17,7 +17,7 @@ from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import ReceivedBatch, ReceiveRequest
 from penstock.node.queues import local_receiver, router
 from penstock.node.queues.driver import QueueDriver
-from penstock.node.queues.values import Consumer, Delivery
+from penstock.node.queues.values import Consumer, LeasedBatches
 from penstock.node.queues.waiting_consumers import WaitingConsumers, woken
 from penstock.types import GroupId
 
@@ -145,7 +145,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     deliver = QueueDriver.deliver
 
-    def noting(self: QueueDriver, member: str, *arguments: int, **options: object) -> Delivery:
+    def noting(self: QueueDriver, member: str, *arguments: int, **options: object) -> LeasedBatches:
         found.append((member, self.partition.name.partition))
         return deliver(self, member, *arguments, **options)  # type: ignore[arg-type]
 

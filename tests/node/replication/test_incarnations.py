@@ -25,7 +25,7 @@ def test_another_folder_has_other_incarnations(one: int, other: int) -> None:
         assert Replica(NodeId(3), one).life_of(Replica(NodeId(3), other)) is None
 
 
-def test_a_beat_goes_to_the_newest_incarnation_on_each_connected_node_and_to_no_other_folder() -> None:
+def test_a_heartbeat_goes_to_the_newest_incarnation_on_each_connected_node_and_to_no_other_folder() -> None:
     one, two, wiped, away = (Replica(NodeId(node), 1000 + node) for node in (1, 2, 3, 4))
     nodes = {one.node: one, two.node: two, wiped.node: Replica(wiped.node, 77)}
     for members in ([one, two, two.in_life(2), two.in_life(1)], [two.in_life(2), one, two]):

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import NewTopic, Snapshot, decisions
+from penstock.cluster import MetadataSnapshot, NewTopic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node
@@ -155,7 +155,9 @@ def test_a_topic_that_a_snapshot_no_longer_mentions_is_moved_aside_and_not_delet
         await create(node, "t")
         await append(node, "t", b"perhaps still wanted")
         await node.metadata.change(
-            lambda state: [Snapshot(topics=[], node_configs=[], next_producer_id=state.next_producer_id)]
+            lambda state: [
+                MetadataSnapshot(topics=[], node_configs=[], next_producer_id=state.next_producer_id)
+            ]
         )
         assert "t" not in node.metadata.state.topics
 
@@ -184,7 +186,7 @@ def test_folders_that_were_moved_aside_survive_a_power_cut() -> None:
         await node.start()
         await create(node, "t")
         await append(node, "t", b"perhaps still wanted")
-        nothing = Snapshot(topics=[], node_configs=[], next_producer_id=0)
+        nothing = MetadataSnapshot(topics=[], node_configs=[], next_producer_id=0)
         await node.metadata.change(lambda state: [nothing])
         assert not disk.durable_names("topics/t-0")
         await node.stop()

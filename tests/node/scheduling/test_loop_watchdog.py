@@ -55,7 +55,7 @@ def test_a_late_turn_without_a_known_cause_is_counted_and_not_a_warning(
         watchdog = LoopWatchdog(metrics)
         # As if this process had been paused: its thread saw nothing either.
         watchdog._due = time.monotonic() - 1
-        watchdog._beat()
+        watchdog._on_timer()
         assert watchdog._timer is not None
         watchdog._timer.cancel()
 
@@ -73,7 +73,7 @@ def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
         watchdog._due = time.monotonic() - 1
         watchdog.cause = "any function"
         monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.9)
-        watchdog._beat()
+        watchdog._on_timer()
         assert watchdog._timer is not None
         watchdog._timer.cancel()
 

@@ -12,7 +12,7 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.calls import retry
 from penstock.node.subscriptions import Bounds, SubscribeRefused, SubscribeRequest
-from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.manager import SubscriptionManager
 from penstock.node.subscriptions.session import MOVED
 from penstock.types import Isolation
 from tests.node.subscriptions.test_subscriptions import FakeReader, PlainEncoder
@@ -49,7 +49,7 @@ def attach(reader: FailingReader) -> None:
             lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
         )
         try:
-            subscriptions = Subscriptions(node, reader)
+            subscriptions = SubscriptionManager(node, reader)
             request = SubscribeRequest(name="s", topics=("t",), encoder=PlainEncoder())
             session, _ = await subscriptions.attach(request)
             await subscriptions.detach(session)

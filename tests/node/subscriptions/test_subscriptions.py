@@ -10,7 +10,7 @@ import pytest
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import retry
-from penstock.node.calls.retry import Changes, Retry
+from penstock.node.calls.retry import CallRetry, ClusterChanges
 from penstock.node.subscriptions import BatchesRead, Bounds, page_reader
 from penstock.node.subscriptions.page_reader import PageKey, PageReader, Source
 from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
@@ -102,7 +102,7 @@ class ReaderHarness:
         self.encoder = PlainEncoder()
         self.topic_id: UUID | None = TOPIC_ID
         self.page_reader = PageReader(
-            self.reader, lambda _: self.topic_id, lambda: Retry(Changes()), cache_bytes
+            self.reader, lambda _: self.topic_id, lambda: CallRetry(ClusterChanges()), cache_bytes
         )
 
     async def page(self, offset: int) -> Page | ReadOutcome:

@@ -17,7 +17,7 @@ from penstock.spark.lake.folder import Lake
 from penstock.spark.lake.parquet_files import RowsToFiles, WrittenFile
 from penstock.spark.lake.record_columns import RECORD_SCHEMA
 from penstock.spark.lake.s3_settings import S3Settings
-from penstock.spark.lake.storage import Storage, local_folder, storage_at
+from penstock.spark.lake.storage import LakeStorage, local_folder, storage_at
 from penstock.spark.lake.topic_table import TableFile
 from tests.ports import free_port
 from tests.spark.s3_server import S3Server
@@ -142,7 +142,7 @@ def test_settings_come_from_the_variables_that_other_tools_know() -> None:
 
 def test_paths_of_disks_and_buckets_are_told_apart(tmp_path: Path) -> None:
     assert local_folder(f"file:{tmp_path}") == local_folder(f"file://{tmp_path}") == str(tmp_path)
-    url: Storage = storage_at("s3a://lake/a/b=c/")
+    url: LakeStorage = storage_at("s3a://lake/a/b=c/")
     assert (url.url, url.is_local) == ("s3://lake/a/b=c", False)
     assert storage_at("s3://lake").below("orders").url == "s3://lake/orders"
     for wrong in ("", "hdfs:///lake", "gs://lake/a", "/data/*", "s3://", "s3:lake", "s3://Lake/a"):

@@ -1,4 +1,4 @@
-"""Beats over HTTP, the limits of cliques, and what people see of them."""
+"""Heartbeats over HTTP, the limits of cliques, and what people see of them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaException
 
 from penstock import Broker
 from penstock.config import Limits
-from penstock.ring import SLOTS, BeatStatus
+from penstock.ring import SLOTS, HeartbeatStatus
 from penstock.ring.names import NAME_CHARS_MAX
 from penstock.ring.slots import BITMAP_BYTES
 from tests.kafka.clients.queues import configure, take
 from tests.kafka.clients.queues import worker as share_consumer
 from tests.node.status.status_events import TOPIC, events_until, told
-from tests.web.clique_members import CliqueMember, beat_until, errors, keys_of, publish_keys, settled
+from tests.web.clique_members import CliqueMember, errors, heartbeat_until, keys_of, publish_keys, settled
 from tests.web.test_metrics_of_queues import samples
 
 Unique = Callable[[str], str]
@@ -46,20 +46,20 @@ def limited(**limits: int) -> Iterator[httpx.Client]:
         yield http
 
 
-# --- beats
+# --- heartbeats
 
 
-def test_the_first_beat_introduces_a_worker_and_the_second_makes_it_a_member(
+def test_the_first_heartbeat_introduces_a_worker_and_the_second_makes_it_a_member(
     http: httpx.Client, clique: str, stream: str
 ) -> None:
     one = CliqueMember(http, clique, "one", stream)
-    assert one.beat().status is BeatStatus.INTRODUCED
-    reply = one.beat()
-    assert reply.status is BeatStatus.OK
+    assert one.heartbeat().status is HeartbeatStatus.INTRODUCED
+    reply = one.heartbeat()
+    assert reply.status is HeartbeatStatus.OK
     assert reply.table is not None
     assert reply.table.workers == ("one",)
     assert len(one.core.held) == SLOTS
-    assert one.beat().table is None, "it knows the newest one"
+    assert one.heartbeat().table is None, "it knows the newest one"
 
 
 def test_settings_that_were_made_before_the_clique_stay(
@@ -87,7 +87,7 @@ def test_a_reply_without_news_is_held_back_until_there_are_some(
 ) -> None:
     one = CliqueMember(http, clique, "one", stream).join()
     replies: list[Any] = []
-    waiting = threading.Thread(target=lambda: replies.append(one.beat(wait_ms=30_000)))
+    waiting = threading.Thread(target=lambda: replies.append(one.heartbeat(wait_ms=30_000)))
     waiting.start()
     CliqueMember(http, clique, "two", stream).join()
     waiting.join(30)
@@ -112,7 +112,7 @@ def test_a_reply_without_news_is_held_back_until_there_are_some(
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_a_beat_that_no_worker_sends_is_refused_with_its_field(
+def test_a_heartbeat_that_no_worker_sends_is_refused_with_its_field(
     http: httpx.Client, clique: str, stream: str, changes: dict[str, Any], field: str
 ) -> None:
     refused = CliqueMember(http, clique, "one", stream).send(**changes)
@@ -185,9 +185,9 @@ def test_a_clique_has_a_limited_number_of_members() -> None:
         for name in ("one", "two"):
             CliqueMember(http, "pricing", name, "orders").join()
         third = CliqueMember(http, "pricing", "three", "orders")
-        third.beat()
-        reply = third.beat()
-        assert reply.status is BeatStatus.FULL
+        third.heartbeat()
+        reply = third.heartbeat()
+        assert reply.status is HeartbeatStatus.FULL
         assert reply.retry_ms > 0
 
 
@@ -274,7 +274,7 @@ def test_workers_that_come_and_go_are_counted_and_told() -> None:
         settled(one, two)
         two.leave()
         brief = CliqueMember(http, "pricing", "brief", "orders", lease_ms=500).join()
-        beat_until(one, lambda member: len(member.core.held) == SLOTS and member.epoch > brief.epoch)
+        heartbeat_until(one, lambda member: len(member.core.held) == SLOTS and member.epoch > brief.epoch)
         publish_keys(http, "orders", "a")
         with one.working(broker.http_url) as worker:
             job = worker.jobs(1)

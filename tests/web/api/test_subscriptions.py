@@ -58,7 +58,7 @@ def test_an_attached_subscription_is_described_with_positions_unacked_messages_a
     assert row == {
         "subscription": name,
         "topics": [topic],
-        "home": 1,
+        "coordinator": 1,
         "attached": True,
         "since_ms": facts["since_ms"],
         "ttl_ms": 60_000,

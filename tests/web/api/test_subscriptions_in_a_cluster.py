@@ -63,7 +63,7 @@ def test_every_node_describes_and_deletes_a_subscription_of_any_coordinator(
         messages = one.take(9)
         one.ack_durably(next(row for row in messages if (row["partition"], row["offset"]) == (2, 0)))
         facts = http.get(path).json()
-        assert (facts["home"], facts["attached"], facts["unacked"], facts["lag"]) == (
+        assert (facts["coordinator"], facts["attached"], facts["unacked"], facts["lag"]) == (
             coordinator,
             True,
             8,
@@ -75,7 +75,7 @@ def test_every_node_describes_and_deletes_a_subscription_of_any_coordinator(
             (1, 3, 2),
         ]
         row = rows(http)[name]
-        assert (row["home"], row["attached"], row["lag"]) == (coordinator, True, 8)
+        assert (row["coordinator"], row["attached"], row["lag"]) == (coordinator, True, 8)
         assert http.delete(path).status_code == 409
         assert http.delete(path, params={"force": "true"}).status_code == 204
         assert one.closed() == (1000, "unsubscribed")
@@ -94,7 +94,7 @@ def test_a_subscription_whose_coordinator_moved_is_described_by_the_new_one(
         trio.hand_over(OFFSETS_TOPIC, 2, 0)
         with trio.caller(3) as http:
             facts = http.get(f"/v1/subscriptions/{name}").json()
-            assert (facts["home"], facts["attached"], facts["lag"]) == (2, False, 6)
+            assert (facts["coordinator"], facts["attached"], facts["lag"]) == (2, False, 6)
             assert http.delete(f"/v1/subscriptions/{name}").status_code == 204
             assert http.get(f"/v1/subscriptions/{name}").status_code == 404
     finally:

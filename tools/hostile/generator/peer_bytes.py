@@ -11,7 +11,7 @@ from penstock.config import Address
 from penstock.node.peers.frames import INTRODUCTION, REFUSAL
 from penstock.node.peers.handshake import KEYED, MAGIC, NEWEST_VERSION, NONCE_SIZE, frame
 from penstock.node.peers.hello import Introduction, PeerHello, encode
-from penstock.swim import Endpoint, MemberMeta
+from penstock.swim import GossipEndpoint, MemberMeta
 from penstock.swim.packets import (
     ANY_RECEIVER,
     Ack,
@@ -161,7 +161,10 @@ def gossip_packet(chance: random.Random) -> bytes:
 
 def _gossip(chance: random.Random) -> Message:
     subject = Replica(NodeId(chance.choice((1, 2, 3))), abs(hostile_integer(chance, 63)))
-    incarnation, elsewhere = chance.choice((0, 7, 2**48 - 1)), Endpoint(HOST, chance.randrange(1, 65_536))
+    incarnation, elsewhere = (
+        chance.choice((0, 7, 2**48 - 1)),
+        GossipEndpoint(HOST, chance.randrange(1, 65_536)),
+    )
     meta = MemberMeta(node=subject.node, folder_incarnation=7, cluster=elsewhere, kafka=elsewhere)
     return chance.choice(
         (

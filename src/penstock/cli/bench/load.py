@@ -20,7 +20,7 @@ READY = b"ready\n"
 GO = b"go\n"
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that every load process needs."""
 
     bootstrap: str
@@ -29,7 +29,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 100
 
 
-class Load(Work, frozen=True, kw_only=True):
+class Load(Workload, frozen=True, kw_only=True):
     """The work of a process that produces or consumes."""
 
     role: Role
@@ -40,7 +40,7 @@ class Load(Work, frozen=True, kw_only=True):
     """Settings of librdkafka: acks, compression, linger and those of the user."""
 
 
-class QueueLoad(Work, frozen=True, kw_only=True):
+class QueueLoad(Workload, frozen=True, kw_only=True):
     """The work of a process that publishes to a queue or works it off; `messages` are for all consumers together."""
 
     role: Literal["publish", "work_off"]
@@ -57,7 +57,7 @@ class QueueLoad(Work, frozen=True, kw_only=True):
     """Messages that were sent before are not among the latencies."""
 
 
-class PushLoad(Work, frozen=True, kw_only=True):
+class PushLoad(Workload, frozen=True, kw_only=True):
     """One process' subscribers. They stay connected through all phases."""
 
     url: str
@@ -78,7 +78,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that were sent before are not among the latencies."""
 
 
-class CliqueLoad(Work, frozen=True, kw_only=True):
+class CliqueLoad(Workload, frozen=True, kw_only=True):
     """One process of a clique's benchmark. `messages` are for all workers together; `topic` is the stream."""
 
     role: Literal["work", "consume", "publish", "ask"]

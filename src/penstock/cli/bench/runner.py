@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from penstock.cli.bench import load as messages
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import Cost, Run, cost_of, latency
-from penstock.cli.bench.load import GO, READY, Kind, Load, Report, Role, Work
+from penstock.cli.bench.load import GO, READY, Kind, Load, Report, Role, Workload
 from penstock.cli.broker_process import BrokerProcess
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.cli.output import console
@@ -118,7 +118,7 @@ def fresh_topic(target: Target, partitions: int) -> Iterator[str]:
 class LoadProcess:
     """One load process. `go` starts the load; `report` waits for the result."""
 
-    def __init__(self, work: Work, module: str = WORKER) -> None:
+    def __init__(self, work: Workload, module: str = WORKER) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -181,7 +181,7 @@ class LoadProcess:
 
 
 @contextmanager
-def load_process(work: Work, module: str = WORKER) -> Iterator[LoadProcess]:
+def load_process(work: Workload, module: str = WORKER) -> Iterator[LoadProcess]:
     process = LoadProcess(work, module)
     try:
         yield process

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from penstock.cli.bench.load import GO, PAYLOADS, READY, Load, Progress, Report, Work
+from penstock.cli.bench.load import GO, PAYLOADS, READY, Load, Progress, Report, Workload
 from penstock.client.errors import ClientError
 
 CONSUME_CHUNK = 10_000
@@ -77,7 +77,7 @@ class Stopwatch:
             self._said = now
             write(Progress(done=done))
 
-    def report(self, load: Work, messages: int, **rest: Any) -> Report:
+    def report(self, load: Workload, messages: int, **rest: Any) -> Report:
         return Report(
             messages=messages,
             bytes=messages * load.size_bytes,

@@ -31,7 +31,7 @@ class _NodeConnection(ClientConnection):
             raise UpgradeRefused(refused.response) from None
 
 
-class Settlement(asyncio.Future[None]):
+class AsyncSettlement(asyncio.Future[None]):
     """The outcome of an ack. You may ignore it; awaited, it returns when the ack is durable, and raises LeaseLost if
     the broker refused it."""
 
@@ -45,7 +45,7 @@ class Settlement(asyncio.Future[None]):
             self.exception()  # marks it as retrieved: asyncio shall not warn of an ack that no task awaits
 
 
-class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
+class TaskDriver(SessionDriver[Item, AsyncSettlement, ClientConnection]):
     """Runs a session in tasks."""
 
     def __init__(self, session: Session[Item], nodes: HttpNodes, name: str) -> None:
@@ -92,8 +92,8 @@ class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
             self._work.set()
         return item
 
-    def settlement(self) -> Settlement:
-        return Settlement(loop=self._loop)
+    def settlement(self) -> AsyncSettlement:
+        return AsyncSettlement(loop=self._loop)
 
     def tell(self, event: Callable[[float], None]) -> None:
         self._guard.check()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from penstock.client.aio.driver import Settlement, TaskDriver
+from penstock.client.aio.driver import AsyncSettlement, TaskDriver
 from penstock.client.arguments import Seconds, wait_seconds_or_none
 from penstock.client.base_streams import (
     CLOSE_SECONDS,
@@ -18,7 +18,7 @@ from penstock.client.http_nodes import HttpNodes
 from penstock.client.session import Item
 
 
-class AsyncStream(BaseStream[Item, Settlement]):
+class AsyncStream(BaseStream[Item, AsyncSettlement]):
     """Records as they come. Iterating waits for more: for ever, or until none has come for `idle_s`."""
 
     _driver: TaskDriver[Item]
@@ -50,7 +50,7 @@ class AsyncStream(BaseStream[Item, Settlement]):
         await self.close()
 
 
-class AsyncJob(BaseJob[Settlement]):
+class AsyncJob(BaseJob[AsyncSettlement]):
     """A job in hand. The client renews its lease until it is settled. The first of ack, retry and reject counts: the
     same call again returns the same settlement, and another one fails with LeaseLost when it is awaited. None of them
     has to be awaited: awaited, they return when they are durable.
@@ -69,19 +69,19 @@ class AsyncJob(BaseJob[Settlement]):
         self._leave(problem)
 
 
-class AsyncMessage(BaseMessage[Settlement]):
+class AsyncMessage(BaseMessage[AsyncSettlement]):
     """A message that the broker pushed."""
 
     __slots__ = ()
 
 
-class AsyncQueue(AsyncStream[AsyncJob], BaseQueue[AsyncJob, Settlement]):
+class AsyncQueue(AsyncStream[AsyncJob], BaseQueue[AsyncJob, AsyncSettlement]):
     """A consumer of a queue."""
 
     _item = AsyncJob
 
 
-class AsyncSubscription(AsyncStream[AsyncMessage], BaseSubscription[AsyncMessage, Settlement]):
+class AsyncSubscription(AsyncStream[AsyncMessage], BaseSubscription[AsyncMessage, AsyncSettlement]):
     """A subscriber: messages in log order, from where its last ack left off."""
 
     _item = AsyncMessage

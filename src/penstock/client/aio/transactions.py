@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.client.aio.driver import Settlement
+from penstock.client.aio.driver import AsyncSettlement
 from penstock.client.aio.threads import call_in_thread
 from penstock.client.base_transactions import SETTLE_SECONDS, BaseTransaction
 from penstock.client.publishing import OutgoingMessage
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.client.wire.transactional_producer import GroupMember
 
 
-class AsyncTransaction(BaseTransaction[Settlement, Coroutine[Any, Any, None]]):
+class AsyncTransaction(BaseTransaction[AsyncSettlement, Coroutine[Any, Any, None]]):
     """Messages, offsets of groups, and jobs of queues that count together, or not at all.
 
     `async with client.transaction("id") as transaction:` commits at the end of the block, and aborts if the block

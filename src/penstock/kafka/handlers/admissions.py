@@ -13,7 +13,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.node import Partition
 from penstock.node.calls.retry import NO_COORDINATOR
-from penstock.node.transactions.led_partitions import Admission
+from penstock.node.transactions.led_partitions import ProducerAdmission
 from penstock.transactions import Producer, TransactionApi, wire_error
 from penstock.types import GroupId, TopicPartition
 
@@ -31,14 +31,14 @@ _NO_ANSWER = NO_COORDINATOR | frozenset(
 """Errors that mean something else in a response to Produce: the client would look for another leader."""
 
 
-class NotAdmitted(Exception):
+class ProducerNotAdmitted(Exception):
     """The coordinator must be asked first."""
 
 
 class _Question(NamedTuple):
     name: TopicPartition
     producer: Producer
-    admission: Admission
+    admission: ProducerAdmission
 
 
 class _Answer(NamedTuple):
@@ -57,8 +57,8 @@ class Admissions:
         self._answers: dict[GroupId, _Answer] = {}
 
     def check(self, partition: Partition, header: BatchHeader) -> None:
-        """Returns if the transactional batch may be appended now. NotAdmitted if the coordinator must be asked first;
-        KafkaError if it may not be appended."""
+        """Returns if the transactional batch may be appended now. ProducerNotAdmitted if the coordinator must be asked
+        first; KafkaError if it may not be appended."""
         producer = self._checked(partition, header)
         if partition.log.producers.has_transaction(*producer):
             return
@@ -70,7 +70,7 @@ class Admissions:
             return
         admission = led.admission(partition, producer.producer_id)
         self._questions[partition.group] = _Question(partition.name, producer, admission)
-        raise NotAdmitted
+        raise ProducerNotAdmitted
 
     def _checked(self, partition: Partition, header: BatchHeader) -> Producer:
         if self._transactional_id is None:

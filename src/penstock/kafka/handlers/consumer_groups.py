@@ -12,7 +12,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.group_descriptions import describe_each
 from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import consumer_group_describe as describing
-from penstock.kafka.wire.messages import consumer_group_heartbeat as beating
+from penstock.kafka.wire.messages import consumer_group_heartbeat as heartbeats
 
 DEAD = "Dead"
 CLIENT_NAMES_MEMBER_SINCE_VERSION = 1
@@ -24,24 +24,26 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 async def consumer_group_heartbeat(
-    context: RequestContext, request: beating.ConsumerGroupHeartbeatRequest
-) -> beating.ConsumerGroupHeartbeatResponse:
+    context: RequestContext, request: heartbeats.ConsumerGroupHeartbeatRequest
+) -> heartbeats.ConsumerGroupHeartbeatResponse:
     try:
         context.check_group(request.group_id)
         for name in request.subscribed_topic_names or ():
             context.check_topic_name(name)
     except KafkaError as refused:
-        return beating.ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=refused.message)
+        return heartbeats.ConsumerGroupHeartbeatResponse(
+            error_code=refused.code, error_message=refused.message
+        )
     result = await context.node.groups.consumer_heartbeat(_heartbeat(context, request))
     assignment = None
     if result.assignment is not None:
-        assignment = beating.Assignment(
+        assignment = heartbeats.Assignment(
             topic_partitions=[
-                beating.TopicPartitions(topic_id=topic_id, partitions=partitions)
+                heartbeats.TopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in _by_topic(result.assignment)
             ]
         )
-    return beating.ConsumerGroupHeartbeatResponse(
+    return heartbeats.ConsumerGroupHeartbeatResponse(
         error_code=result.error,
         error_message=result.message,
         member_id=result.member_id,
@@ -51,7 +53,9 @@ async def consumer_group_heartbeat(
     )
 
 
-def _heartbeat(context: RequestContext, request: beating.ConsumerGroupHeartbeatRequest) -> ConsumerHeartbeat:
+def _heartbeat(
+    context: RequestContext, request: heartbeats.ConsumerGroupHeartbeatRequest
+) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     member_id = request.member_id
     if not member_id and request.member_epoch == 0:
@@ -71,7 +75,7 @@ def _heartbeat(context: RequestContext, request: beating.ConsumerGroupHeartbeatR
     )
 
 
-def _partitions(topics: Iterable[beating.TopicPartitions]) -> Iterable[tuple[UUID, int]]:
+def _partitions(topics: Iterable[heartbeats.TopicPartitions]) -> Iterable[tuple[UUID, int]]:
     return ((topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 

@@ -21,7 +21,7 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
-from penstock.node.fetch_sessions import NO_SESSION, OPENING_EPOCH, FetchRow, FetchSession, Told
+from penstock.node.fetch_sessions import NO_SESSION, OPENING_EPOCH, FetchRow, FetchSession, ReportedOffsets
 from penstock.node.limits.limited_log import LimitedLog
 from penstock.types import Isolation, Offset
 
@@ -319,5 +319,5 @@ def _is_news(row: FetchRow, data: PartitionData) -> bool:
     return bool(data.error_code or data.records) or _told(data) != row.told
 
 
-def _told(data: PartitionData) -> Told:
-    return Told(data.high_watermark, data.last_stable_offset, data.log_start_offset)
+def _told(data: PartitionData) -> ReportedOffsets:
+    return ReportedOffsets(data.high_watermark, data.last_stable_offset, data.log_start_offset)

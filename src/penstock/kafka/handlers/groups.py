@@ -61,7 +61,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
     try:
         cores = _checked_cores(context, key, key_type)
         await cores.ensure_topic()
-        home = context.node.view.coordinator(key, context.connection.listener_name, cores.topic)
+        coordinator = context.node.view.coordinator(key, context.connection.listener_name, cores.topic)
     except KafkaError as mistake:
         if context.node.is_cut_off:
             context.connection.send_away()
@@ -71,7 +71,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
     except StorageError as refused:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=NO_NODE, port=-1, error_code=code, error_message=str(refused))
-    return Coordinator(key=key, node_id=home.node_id, host=home.host, port=home.port)
+    return Coordinator(key=key, node_id=coordinator.node_id, host=coordinator.host, port=coordinator.port)
 
 
 def _checked_cores(context: RequestContext, key: str, key_type: int) -> DurableCores[Any]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
-from penstock.node.metadata.cluster_view import Broker
+from penstock.node.metadata.cluster_view import BrokerEndpoint
 
 MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """Errors for a client that should ask another node, or come back with a newer epoch."""
@@ -17,7 +17,7 @@ MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPO
 class Hint(NamedTuple):
     """The leader that the client should ask instead."""
 
-    leader: Broker
+    leader: BrokerEndpoint
     epoch: int
 
 
@@ -28,7 +28,7 @@ class Hints:
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
-        self._leaders: dict[int, Broker] = {}
+        self._leaders: dict[int, BrokerEndpoint] = {}
 
     def find(self, code: int, name: str | None, topic_id: UUID, index: int) -> Hint | None:
         """The leader that this refusal should send the client to, if this node knows one."""
@@ -48,6 +48,6 @@ class Hints:
         self._leaders[leader.node_id] = leader
         return Hint(leader, facts.term)
 
-    def leaders(self) -> list[Broker]:
+    def leaders(self) -> list[BrokerEndpoint]:
         """All leaders that were found."""
         return list(self._leaders.values())

@@ -15,7 +15,7 @@ import msgspec
 from penstock.batch import BatchHeader, check_produced
 from penstock.batch.header import CODEC_MASK, LENGTH_OVERHEAD, TRANSACTIONAL_BIT
 from penstock.errors import ErrorCode, KafkaError, RefusedRecords, StorageError
-from penstock.kafka.handlers.admissions import Admissions, NotAdmitted
+from penstock.kafka.handlers.admissions import Admissions, ProducerNotAdmitted
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import MOVED, Hints
 from penstock.kafka.handlers.topic_rules import TopicRules
@@ -143,7 +143,7 @@ class _Production(msgspec.Struct):
         except _StillLoading as loading:
             self.delayed.append(_Delayed(loading.loaded, row, name, topic_id, data))
             return row
-        except NotAdmitted:
+        except ProducerNotAdmitted:
             self.delayed.append(_Delayed(None, row, name, topic_id, data, checked))
             return row
         except KafkaError as mistake:

@@ -11,7 +11,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.group_descriptions import describe_each
 from penstock.kafka.handlers.rows import ResponseRows
 from penstock.kafka.wire.messages import share_group_describe as describing
-from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages import share_group_heartbeat as heartbeats
 
 DEAD = "Dead"
 ASSIGNOR = "simple"
@@ -19,15 +19,15 @@ ASSIGNOR = "simple"
 
 
 async def share_group_heartbeat(
-    context: RequestContext, request: beating.ShareGroupHeartbeatRequest
-) -> beating.ShareGroupHeartbeatResponse:
+    context: RequestContext, request: heartbeats.ShareGroupHeartbeatRequest
+) -> heartbeats.ShareGroupHeartbeatResponse:
     names = request.subscribed_topic_names
     try:
         context.check_group(request.group_id)
         for name in names or ():
             context.check_topic_name(name)
     except KafkaError as refused:
-        return beating.ShareGroupHeartbeatResponse(error_code=refused.code, error_message=refused.message)
+        return heartbeats.ShareGroupHeartbeatResponse(error_code=refused.code, error_message=refused.message)
     heartbeat = ShareHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -38,7 +38,7 @@ async def share_group_heartbeat(
         client_host="/" + context.caller.host,
     )
     result = await context.node.queues.share_groups.heartbeat(heartbeat)
-    return beating.ShareGroupHeartbeatResponse(
+    return heartbeats.ShareGroupHeartbeatResponse(
         error_code=result.error,
         error_message=result.message,
         member_id=result.member_id,
@@ -48,10 +48,10 @@ async def share_group_heartbeat(
     )
 
 
-def _assigned(topics: Iterable[SharedTopic]) -> beating.Assignment:
-    return beating.Assignment(
+def _assigned(topics: Iterable[SharedTopic]) -> heartbeats.Assignment:
+    return heartbeats.Assignment(
         topic_partitions=[
-            beating.TopicPartitions(topic_id=topic.topic_id, partitions=list(range(topic.partitions)))
+            heartbeats.TopicPartitions(topic_id=topic.topic_id, partitions=list(range(topic.partitions)))
             for topic in topics
         ]
     )

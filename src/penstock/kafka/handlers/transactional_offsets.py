@@ -118,7 +118,7 @@ async def _join(context: RequestContext, request: TxnOffsetCommitRequest) -> Non
     if min(request.producer_id, request.producer_epoch) < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"producer {request.producer_id} in a transaction")
     node, adds = context.node, context.api_version >= ADDED_SINCE_VERSION
-    host = await node.groups.cores.home(request.group_id)
+    host = await node.groups.cores.host_of(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     code = await node.led_transactions.admit(
         host.partition, request.transactional_id, producer, adds=adds, caller=context.caller

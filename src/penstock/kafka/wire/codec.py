@@ -21,7 +21,7 @@ from penstock.errors import ProtocolViolation
 from penstock.kafka.wire.apis import APIS, ApiKey, is_flexible, is_known, request_class, response_class
 from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder
 from penstock.kafka.wire.encoder import Encoder
-from penstock.kafka.wire.primitives import Refused, skip_tags
+from penstock.kafka.wire.primitives import InvalidField, skip_tags
 from penstock.kafka.wire.schema import Buffer, Message
 
 M = TypeVar("M", bound=Message)
@@ -197,5 +197,5 @@ def _skip_header_tags(view: memoryview, position: int, what: str) -> int:
         return skip_tags(view, position + 1, count, MAX_HEADER_TAGS)[0]
     except IndexError:
         raise ProtocolViolation(f"{what}, tagged fields: expected more than {len(view)} bytes") from None
-    except Refused as problem:
+    except InvalidField as problem:
         raise ProtocolViolation(f"{what}, tagged fields: {problem}") from None

@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Final
 
 from penstock.errors import ProtocolViolation
-from penstock.kafka.wire.primitives import HELPERS, Refused, RefusedCount
+from penstock.kafka.wire.primitives import HELPERS, CountOverLimit, InvalidField
 from penstock.kafka.wire.schema import (
     ARRAY,
     BYTES,
@@ -81,9 +81,9 @@ class Decoder:
         try:
             result: tuple[Message, int] = self._codec(buf, pos, budget)
             return result
-        except (struct.error, IndexError, UnicodeDecodeError, Refused) as problem:
+        except (struct.error, IndexError, UnicodeDecodeError, InvalidField) as problem:
             reason = self._explain(problem)
-            kind = TooManyElements if isinstance(problem, RefusedCount) else ProtocolViolation
+            kind = TooManyElements if isinstance(problem, CountOverLimit) else ProtocolViolation
         # Raised out here so that the violation does not hold the frame through its context.
         raise kind(reason)
 
@@ -98,7 +98,7 @@ class Decoder:
         where = f"{self.title}, {field} at byte {pos}"
         if isinstance(problem, UnicodeDecodeError):
             return f"{where}: expected UTF-8 ({problem.reason})"
-        if isinstance(problem, Refused):
+        if isinstance(problem, InvalidField):
             return f"{where}: {problem}"
         return f"{where}: expected more bytes, {end - pos} remain"
 

@@ -14,11 +14,11 @@ MAX_CACHED_UUIDS: Final = 4096
 """Topic ids come again and again, and making a UUID costs as much as decoding a whole partition."""
 
 
-class Refused(Exception):
+class InvalidField(Exception):
     """A check failed; the message says what was expected. The codec turns it into a ProtocolViolation."""
 
 
-class RefusedCount(Refused):
+class CountOverLimit(InvalidField):
     """More elements than the caller allows; there may be bytes enough for them."""
 
 
@@ -35,7 +35,7 @@ def rest_of_varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, pos
-    raise Refused("expected a varint of at most 5 bytes")
+    raise InvalidField("expected a varint of at most 5 bytes")
 
 
 def read_varint(buf: memoryview, pos: int) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def read_tag(buf: memoryview, pos: int) -> tuple[int, int, int]:
     tag, pos = read_varint(buf, pos)
     size, pos = read_varint(buf, pos)
     if size > len(buf) - pos:
-        raise Refused(f"expected a tagged field of {size} bytes, {len(buf) - pos} remain")
+        raise InvalidField(f"expected a tagged field of {size} bytes, {len(buf) - pos} remain")
     return tag, pos + size, pos
 
 
@@ -71,28 +71,30 @@ def to_uuid(raw: bytes) -> UUID:
 
 def refuse_negative(length: int, nullable: bool) -> NoReturn:
     if length == -1:
-        raise Refused("expected a value, found null")
-    raise Refused(f"expected a length{' or null' if nullable else ''}, found {length}")
+        raise InvalidField("expected a value, found null")
+    raise InvalidField(f"expected a length{' or null' if nullable else ''}, found {length}")
 
 
 def refuse_length(length: int, remaining: int) -> NoReturn:
     if length > remaining:
-        raise Refused(f"expected {length} bytes, {remaining} remain")
-    raise Refused(f"expected a string of at most {MAX_STRING_BYTES} bytes, found {length}")
+        raise InvalidField(f"expected {length} bytes, {remaining} remain")
+    raise InvalidField(f"expected a string of at most {MAX_STRING_BYTES} bytes, found {length}")
 
 
 def refuse_count(count: int, smallest: int, remaining: int, budget: int) -> NoReturn:
     if count * smallest > remaining:
-        raise Refused(f"expected {count} elements of at least {smallest} bytes, {remaining} bytes remain")
-    raise RefusedCount(f"expected at most {budget} more elements in this message, found {count}")
+        raise InvalidField(
+            f"expected {count} elements of at least {smallest} bytes, {remaining} bytes remain"
+        )
+    raise CountOverLimit(f"expected at most {budget} more elements in this message, found {count}")
 
 
 def refuse_mark(mark: int) -> NoReturn:
-    raise Refused(f"expected 1 (a struct) or -1 (null), found {mark}")
+    raise InvalidField(f"expected 1 (a struct) or -1 (null), found {mark}")
 
 
 def refuse_tag_size(missing: int) -> NoReturn:
-    raise Refused(f"expected the tagged field to end {missing} bytes further")
+    raise InvalidField(f"expected the tagged field to end {missing} bytes further")
 
 
 HELPERS: Final = {

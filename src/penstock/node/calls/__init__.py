@@ -2,7 +2,7 @@
 
 from penstock.node.calls.calls import BROKER, Calls
 from penstock.node.calls.each_node import ask_each, rows_of_each
-from penstock.node.calls.retry import Changes
+from penstock.node.calls.retry import ClusterChanges
 from penstock.node.calls.targets import (
     CONTROLLER,
     AtNode,
@@ -18,7 +18,7 @@ __all__ = [
     "CONTROLLER",
     "AtNode",
     "Calls",
-    "Changes",
+    "ClusterChanges",
     "CoordinatorOf",
     "Directory",
     "LeaderOf",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
 from penstock.node.calls.each_node import ask_each
 from penstock.node.calls.methods import Method, Needs
-from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
+from penstock.node.calls.retry import RETRY_SECONDS, CallRetry, ClusterChanges, is_retryable, may_repeat
 from penstock.node.calls.targets import CONTROLLER, AtNode, Directory, Target, absent_code
 from penstock.node.parts import Part, TopicChanges
 from penstock.types import BROKER_PRINCIPAL, Caller, NodeId
@@ -49,7 +49,7 @@ class Calls(Part):
         self,
         node_id: NodeId,
         directory: Directory,
-        changed: Changes,
+        changed: ClusterChanges,
         check: Callable[[Caller, Needs, Any], None] = allow,
         make_parts: Callable[[], None] = _have_all,
     ) -> None:
@@ -142,9 +142,9 @@ class Calls(Part):
         """Returns when this node has learned of a leader, or has applied metadata."""
         await self._changed.wait()
 
-    def retry(self) -> Retry:
+    def retry(self) -> CallRetry:
         """The policy for a request to many targets, whose parts are repeated one by one."""
-        return Retry(self._changed)
+        return CallRetry(self._changed)
 
     def handle(self, method: Method[Q, R], caller: Caller, request: Q) -> R | Awaitable[R]:
         """Has this node's own handler answer."""

@@ -34,7 +34,7 @@ from penstock.node.calls.messages.access import (
 )
 from penstock.node.calls.messages.cliques import (
     AskTable,
-    CliqueBeat,
+    CliqueHeartbeat,
     DescribeClique,
     DescribedClique,
     ListCliques,
@@ -106,7 +106,7 @@ from penstock.node.calls.messages.transactions import (
     WrittenMarkers,
 )
 from penstock.queue import QueueKey
-from penstock.ring import BeatReply
+from penstock.ring import HeartbeatReply
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
 
 Q = TypeVar("Q")
@@ -116,8 +116,9 @@ ANSWER_MS = 10_000
 """How long a node may take to answer, beside the time that the request itself may wait."""
 STATUS_MS = 2_000
 """The same for status displays: a person waits, and a display without that node's figures is better than none."""
-BEAT_MS = 2_000
-"""The same for coordinators of cliques: a beat must find the next coordinator before the worker's lease ends, which is
+HEARTBEAT_MS = 2_000
+"""The same for coordinators of cliques: a heartbeat must find the next coordinator before the worker's lease ends,
+which is
 8 s by default."""
 
 
@@ -302,15 +303,15 @@ DELETE_SUBSCRIPTION = _row(
     72, "delete_subscription", DeleteSubscription, bool, _on_group(Operation.DELETE, "name"), repeatable=False
 )
 
-# Coordinators of cliques. A repeated beat has the same sequence number and changes nothing.
-CLIQUE_BEAT = _row(
+# Coordinators of cliques. A repeated heartbeat has the same sequence number and changes nothing.
+CLIQUE_HEARTBEAT = _row(
     100,
-    "clique_beat",
-    CliqueBeat,
-    BeatReply,
+    "clique_heartbeat",
+    CliqueHeartbeat,
+    HeartbeatReply,
     _on_group(Operation.READ, "clique"),
     repeatable=True,
-    answer_ms=BEAT_MS,
+    answer_ms=HEARTBEAT_MS,
     for_clients=True,
 )
 CLIQUE_TABLE = _row(
@@ -320,7 +321,7 @@ CLIQUE_TABLE = _row(
     TableAnswer,
     _on_group(Operation.READ, "clique"),
     repeatable=True,
-    answer_ms=BEAT_MS,
+    answer_ms=HEARTBEAT_MS,
     for_clients=True,
 )
 DESCRIBE_CLIQUE = _row(

@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.node.calls.methods import METHODS, Method
 from penstock.node.calls.wire_message import WireMessage
-from penstock.node.peers import Buffer, CallFailed, CallProblem, Rpc
+from penstock.node.peers import Buffer, CallProblem, PeerCallFailed, Rpc
 from penstock.types import ANONYMOUS, Caller, NodeId
 
 Q = TypeVar("Q")
@@ -70,7 +70,7 @@ class RemoteCalls:
             self._begin_for_client(node, absent)
         try:
             answer = await self._rpc.call(node, method.number, [head, body], method.answer_ms + wait_ms)
-        except CallFailed as failed:
+        except PeerCallFailed as failed:
             raise _unanswered(failed, absent) from failed
         finally:
             if method.for_clients:
@@ -183,7 +183,7 @@ def _unpack_caller(body: memoryview) -> tuple[Caller, memoryview]:
         raise ProtocolViolation(f"a caller that cannot be read: {wrong}") from wrong
 
 
-def _unanswered(failed: CallFailed, absent: ErrorCode) -> KafkaError:
+def _unanswered(failed: PeerCallFailed, absent: ErrorCode) -> KafkaError:
     match failed.problem:
         case CallProblem.HANDLER_FAILED:
             return Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, str(failed), may_be_done=True)

@@ -64,7 +64,7 @@ def may_repeat(problem: KafkaError, *, repeatable: bool, knows_topics: bool = Fa
     return repeatable
 
 
-class Changes(asyncio.Event):
+class ClusterChanges(asyncio.Event):
     """Fired when this node has learned of a leader or applied metadata: a role may have moved."""
 
     def fire(self) -> None:
@@ -73,10 +73,10 @@ class Changes(asyncio.Event):
         self.clear()
 
 
-class Retry:
+class CallRetry:
     """The attempts of one request."""
 
-    def __init__(self, changed: Changes) -> None:
+    def __init__(self, changed: ClusterChanges) -> None:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + RETRY_SECONDS

@@ -8,7 +8,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import Calls, LeaderOf, methods
 from penstock.node.calls.messages.cliques import (
     AskTable,
-    CliqueBeat,
+    CliqueHeartbeat,
     DescribeClique,
     DescribedClique,
     ListCliques,
@@ -17,13 +17,13 @@ from penstock.node.calls.messages.cliques import (
 )
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.ring import Beat, BeatReply, CliqueDescription, CliqueOutline, Table
+from penstock.ring import CliqueDescription, CliqueOutline, Heartbeat, HeartbeatReply, Table
 from penstock.ring.coordinator import CliqueCoordinator
 from penstock.types import Caller, GroupId
 
-BEAT_WAIT_MS_MAX = 10_000
-"""One request between nodes waits so long at most. The coordinator itself holds a beat back for a quarter of its lease,
-which is 2 s by default."""
+HEARTBEAT_WAIT_MS_MAX = 10_000
+"""One request between nodes waits so long at most. The coordinator itself holds a heartbeat back for a quarter of its
+lease, which is 2 s by default."""
 
 
 class CliqueCoordinators:
@@ -35,31 +35,37 @@ class CliqueCoordinators:
         state: ClusterState,
         cores: DurableCores[CliqueCoordinator],
         calls: Calls,
-        max_held_beats: int,
+        max_held_heartbeats: int,
     ) -> None:
-        """`max_held_beats`: replies that this node lets wait for news at the same time."""
+        """`max_held_heartbeats`: replies that this node lets wait for news at the same time."""
         self.cores = cores
         self._state = state
         self._calls = calls
-        self._max_held = max_held_beats
+        self._max_held = max_held_heartbeats
         self._held = 0
-        calls.serve(methods.CLIQUE_BEAT, self._beat)
+        calls.serve(methods.CLIQUE_HEARTBEAT, self._heartbeat)
         calls.serve(methods.CLIQUE_TABLE, self._table)
         calls.serve(methods.DESCRIBE_CLIQUE, self._describe)
         calls.serve(methods.LIST_CLIQUES, self._list)
 
     # --- asking
 
-    async def beat(self, clique: str, beat: Beat, wait_ms: int, *, caller: Caller) -> BeatReply:
-        """The reply to a worker's beat. When too many replies wait already, this one comes at once: each takes a call
-        to another node as long as it waits."""
+    async def heartbeat(
+        self, clique: str, heartbeat: Heartbeat, wait_ms: int, *, caller: Caller
+    ) -> HeartbeatReply:
+        """The reply to a worker's heartbeat. When too many replies wait already, this one comes at once: each takes a
+        call to another node as long as it waits."""
         await self.cores.ensure_topic()
-        wait_ms = min(wait_ms, BEAT_WAIT_MS_MAX) if self._held < self._max_held else 0
-        request = CliqueBeat(clique, beat, wait_ms)
+        wait_ms = min(wait_ms, HEARTBEAT_WAIT_MS_MAX) if self._held < self._max_held else 0
+        request = CliqueHeartbeat(clique, heartbeat, wait_ms)
         self._held += wait_ms > 0
         try:
             return await self._calls.ask(
-                self._home(clique), methods.CLIQUE_BEAT, request, caller=caller, wait_ms=wait_ms
+                self._leader_of(clique),
+                methods.CLIQUE_HEARTBEAT,
+                request,
+                caller=caller,
+                wait_ms=wait_ms,
             )
         finally:
             self._held -= wait_ms > 0
@@ -69,7 +75,7 @@ class CliqueCoordinators:
         after `wait_ms`."""
         request = AskTable(clique, known_epoch, wait_ms)
         answer = await self._calls.ask(
-            self._home(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
+            self._leader_of(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
         )
         return answer.table
 
@@ -78,7 +84,9 @@ class CliqueCoordinators:
         if CLIQUES_TOPIC not in self._state.topics:
             return None
         request = DescribeClique(clique)
-        answer = await self._calls.ask(self._home(clique), methods.DESCRIBE_CLIQUE, request, caller=caller)
+        answer = await self._calls.ask(
+            self._leader_of(clique), methods.DESCRIBE_CLIQUE, request, caller=caller
+        )
         return answer.description
 
     async def list(self, *, caller: Caller) -> list[CliqueOutline]:
@@ -91,7 +99,7 @@ class CliqueCoordinators:
             found += listed.cliques
         return sorted(found, key=lambda one: one.clique)
 
-    def _home(self, clique: str) -> LeaderOf:
+    def _leader_of(self, clique: str) -> LeaderOf:
         return self._leader(self.cores.index_of(clique))
 
     def _leader(self, index: int) -> LeaderOf:
@@ -102,12 +110,12 @@ class CliqueCoordinators:
     def _host(self, clique: str) -> CoreHost[CliqueCoordinator]:
         return self.cores.get(self.cores.index_of(clique))
 
-    async def _beat(self, caller: Caller, request: CliqueBeat) -> BeatReply:
+    async def _heartbeat(self, caller: Caller, request: CliqueHeartbeat) -> HeartbeatReply:
         host = self._host(request.clique)
         return await host.ask(
-            BeatReply,
-            lambda now_ms, token: host.core.beat(
-                now_ms, token, request.clique, request.beat, request.wait_ms
+            HeartbeatReply,
+            lambda now_ms, token: host.core.heartbeat(
+                now_ms, token, request.clique, request.heartbeat, request.wait_ms
             ),
         )
 

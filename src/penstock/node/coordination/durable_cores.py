@@ -141,7 +141,7 @@ class DurableCores(Generic[C]):
         """The core that decides for `name`; None while the topic does not exist."""
         return self.get(self.index_of(name)) if self.topic in self._state.topics else None
 
-    async def home(self, name: str) -> CoreHost[C]:
+    async def host_of(self, name: str) -> CoreHost[C]:
         """The core that decides for `name`; creates the topic if it must."""
         await self.ensure_topic()
         return self.get(self.index_of(name))

@@ -83,7 +83,7 @@ class GroupManager(Part):
 
     async def join(self, request: JoinRequest) -> JoinResult:
         try:
-            host = await self.cores.home(request.group_id)
+            host = await self.cores.host_of(request.group_id)
             self._check_unreserved(request.group_id)
             return await host.ask(JoinResult, lambda now, token: host.core.join(now, token, request))
         except KafkaError as refusal:
@@ -91,7 +91,7 @@ class GroupManager(Part):
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         try:
-            host = await self.cores.home(request.group_id)
+            host = await self.cores.host_of(request.group_id)
             return await host.ask(SyncResult, lambda now, token: host.core.sync(now, token, request))
         except KafkaError as refusal:
             return SyncResult(error=refusal.code)
@@ -100,14 +100,14 @@ class GroupManager(Part):
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
         try:
-            host = await self.cores.home(group_id)
+            host = await self.cores.host_of(group_id)
         except KafkaError as refusal:
             return refusal.code
         return host.core.heartbeat(host.now_ms, group_id, member_id, generation, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveResult:
         try:
-            host = await self.cores.home(group_id)
+            host = await self.cores.host_of(group_id)
             return await host.ask(
                 LeaveResult, lambda now, token: host.core.leave(now, token, group_id, members)
             )
@@ -117,7 +117,7 @@ class GroupManager(Part):
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         """A heartbeat of a member that uses the protocol of KIP-848."""
         try:
-            host = await self.cores.home(request.group_id)
+            host = await self.cores.host_of(request.group_id)
             self._check_unreserved(request.group_id)
             return await host.ask(
                 ConsumerHeartbeatResult, lambda now, token: host.core.consumer_heartbeat(now, token, request)
@@ -138,7 +138,7 @@ class GroupManager(Part):
         # Before any wait: the names stand for the topics that exist now.
         request = self._with_topic_ids(request)
         try:
-            host = await self.cores.home(request.group_id)
+            host = await self.cores.host_of(request.group_id)
             if request.producer is not None:
                 # The log would refuse the batch as well, but its refusal has no code that a client could be told.
                 host.partition.log.producers.next_sequence(request.producer)
@@ -177,7 +177,7 @@ class GroupManager(Part):
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> DeleteOffsetsResult:
         try:
-            host = await self.cores.home(group_id)
+            host = await self.cores.host_of(group_id)
             return await host.ask(
                 DeleteOffsetsResult,
                 lambda now, token: host.core.delete_offsets(now, token, group_id, partitions),
@@ -267,7 +267,7 @@ class GroupManager(Part):
 
     async def _delete_one(self, group_id: str) -> DeleteGroupsResult:
         try:
-            host = await self.cores.home(group_id)
+            host = await self.cores.host_of(group_id)
             return await host.ask(
                 DeleteGroupsResult, lambda now, token: host.core.delete_groups(now, token, [group_id])
             )

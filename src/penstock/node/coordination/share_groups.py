@@ -37,7 +37,7 @@ class ShareGroups:
 
     async def heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         try:
-            driver = await self._cores.home(request.group_id)
+            driver = await self._cores.host_of(request.group_id)
             return await driver.ask(
                 ShareHeartbeatResult, lambda now, token: driver.core.share_heartbeat(now, token, request)
             )
@@ -61,7 +61,7 @@ class ShareGroups:
             raise KafkaError(result.error, result.message or "")
 
     async def _create(self, group_id: str) -> ShareHeartbeatResult:
-        driver = await self._cores.home(group_id)
+        driver = await self._cores.host_of(group_id)
         return await driver.ask(
             ShareHeartbeatResult, lambda now, token: driver.core.begin_share_group(now, token, group_id)
         )
@@ -94,7 +94,7 @@ class ShareGroups:
         """Deletes the group's progress first, then the group: a later group of the same name must not begin with this
         progress."""
         try:
-            driver = await self._cores.home(group_id)
+            driver = await self._cores.host_of(group_id)
             if driver.core.share_group_deletable(group_id) is ErrorCode.NONE:
                 await self._erase(group_id, caller=caller)
             result = await driver.ask(

@@ -11,11 +11,11 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.swim import Endpoint
+from penstock.swim import GossipEndpoint
 
 log = logging.getLogger("penstock.gossip")
 
-Receive = Callable[[Endpoint, bytes], None]
+Receive = Callable[[GossipEndpoint, bytes], None]
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAMES = 1000
@@ -27,16 +27,16 @@ NAME_LIFETIME_S = 30.0
 class Datagrams(Protocol):
     """An open endpoint."""
 
-    local: Endpoint
+    local: GossipEndpoint
     """The address on which it listens, with the actual port."""
 
-    def send(self, to: Endpoint, data: bytes) -> None: ...
+    def send(self, to: GossipEndpoint, data: bytes) -> None: ...
 
     def close(self) -> None: ...
 
 
 class DatagramNetwork(Protocol):
-    async def open(self, bind: Endpoint, receive: Receive) -> Datagrams:
+    async def open(self, bind: GossipEndpoint, receive: Receive) -> Datagrams:
         """Listens; OSError if it cannot. Port 0 asks for a free one."""
         ...
 
@@ -44,7 +44,7 @@ class DatagramNetwork(Protocol):
 class UdpNetwork:
     """The machine's own network."""
 
-    async def open(self, bind: Endpoint, receive: Receive) -> "UdpEndpoint":
+    async def open(self, bind: GossipEndpoint, receive: Receive) -> "UdpEndpoint":
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
             lambda: _Receiver(receive), local_addr=(bind.host, bind.port)
@@ -57,7 +57,7 @@ class _Receiver(asyncio.DatagramProtocol):
         self._receive = receive
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        self._receive(Endpoint(addr[0], addr[1]), data)
+        self._receive(GossipEndpoint(addr[0], addr[1]), data)
 
     def error_received(self, exc: Exception) -> None:
         # No process listens there, or there is no route: gossip detects that by itself.
@@ -71,13 +71,13 @@ class UdpEndpoint:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         name = transport.get_extra_info("sockname")
-        self.local = Endpoint(name[0], name[1])
+        self.local = GossipEndpoint(name[0], name[1])
         self._is_v6 = ":" in name[0]
         self._names: dict[str, tuple[IpAddress, float]] = {}
         """Each name's address, and until when it is used."""
         self._lookups: dict[str, asyncio.Task[None]] = {}
 
-    def send(self, to: Endpoint, data: bytes) -> None:
+    def send(self, to: GossipEndpoint, data: bytes) -> None:
         known = self._names.get(to.host)
         if known is not None and self._loop.time() < known[1]:
             self._emit(known[0], to.port, data)
@@ -109,7 +109,7 @@ class UdpEndpoint:
         ) as problem:  # errors that the event loops raise here instead of calling `error_received`
             log.debug("datagram to %s: %s", address, problem)
 
-    def _look_up(self, to: Endpoint, data: bytes) -> None:
+    def _look_up(self, to: GossipEndpoint, data: bytes) -> None:
         """Sends the datagram when the address is known. Other datagrams to that name are dropped meanwhile."""
         if to.host in self._lookups:
             return
@@ -117,7 +117,7 @@ class UdpEndpoint:
         self._lookups[to.host] = lookup
         lookup.add_done_callback(lambda _: self._lookups.pop(to.host, None))
 
-    async def _resolve_and_send(self, to: Endpoint, data: bytes) -> None:
+    async def _resolve_and_send(self, to: GossipEndpoint, data: bytes) -> None:
         try:
             found = await self._loop.getaddrinfo(to.host, to.port, type=socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as problem:  # UnicodeError: the text cannot be a host name

@@ -27,7 +27,7 @@ METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 METADATA_CONFIG = TopicConfig(cleanup_delete=False, retention_ms=-1, max_message_bytes=2**31 - 1)
 
 
-class Entry(Part):
+class ClusterEntry(Part):
     """Finds the cluster and opens this node's replica of the metadata, which leads to all other replicas."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Entry(Part):
         metadata.partition.start()
 
 
-class Admission(Part):
+class NodeAdmission(Part):
     """Registers this node and keeps it registered; calls `ready` when its cluster has admitted it."""
 
     def __init__(

@@ -25,12 +25,12 @@ from penstock.swim import (
     SALT_BYTES,
     Conflict,
     Effect,
-    Endpoint,
+    GossipEndpoint,
     Member,
     MemberChanged,
     MemberMeta,
-    Refusal,
-    Refused,
+    PacketRefusal,
+    PacketRefused,
     SaveIncarnation,
     SendPacket,
     SendReliable,
@@ -46,7 +46,7 @@ log = logging.getLogger("penstock.gossip")
 META = "meta"
 CRC_SIZE = 4
 
-Reliable = Callable[[NodeId | Endpoint, bytes], bool]
+Reliable = Callable[[NodeId | GossipEndpoint, bytes], bool]
 """Sends over the connection between nodes, never waits; False when the data was dropped. The receiving node passes it
 to `Gossip.receive_reliable`. The address of a node is in `Gossip.members()`."""
 OnChange = Callable[[Member, State], None]
@@ -109,13 +109,13 @@ class Gossip:
         self._timer_due = 0.0  # not every event loop's timer handles have `when`
         self._left = asyncio.Event()
 
-    async def start(self, bind: Endpoint) -> Endpoint:
+    async def start(self, bind: GossipEndpoint) -> GossipEndpoint:
         """Listens, and returns the address. A port 0 in the metadata's `cluster` becomes the port that was bound."""
         self._disk.make_dir(META)
         self._loop = asyncio.get_running_loop()
         self._datagrams = await self._network.open(bind, self._receive)
         if self._meta.cluster.port == 0:
-            cluster = Endpoint(self._meta.cluster.host, self._datagrams.local.port)
+            cluster = GossipEndpoint(self._meta.cluster.host, self._datagrams.local.port)
             self._meta = msgspec.structs.replace(self._meta, cluster=cluster)
         self._core = Swim(
             meta=self._meta,
@@ -130,7 +130,7 @@ class Gossip:
         self._carry_out(self._core.start(self._loop.time()))
         return self._datagrams.local
 
-    def join(self, seeds: Iterable[Endpoint]) -> None:
+    def join(self, seeds: Iterable[GossipEndpoint]) -> None:
         """Tries the seeds now, and again whenever no other member is known to be alive."""
         self._carry_out(self._running.join(self._loop.time(), seeds))
 
@@ -198,7 +198,7 @@ class Gossip:
         return min(known, key=lambda member: (member.state, -member.incarnation), default=None)
 
     @property
-    def refused(self) -> Mapping[Refusal, int]:
+    def refused(self) -> Mapping[PacketRefusal, int]:
         """Packets and claims that were dropped, by reason, for metrics."""
         return MappingProxyType(self._running.refused)
 
@@ -215,7 +215,7 @@ class Gossip:
             raise RuntimeError("gossip is not running")
         return self._core
 
-    def _receive(self, source: Endpoint, packet: bytes) -> None:
+    def _receive(self, source: GossipEndpoint, packet: bytes) -> None:
         if self._core is not None:
             self._carry_out(self._core.step(self._loop.time(), source, packet))
 
@@ -236,7 +236,7 @@ class Gossip:
                     self._on_change(member, state)
                 case SaveIncarnation(incarnation=incarnation):
                     self._save(incarnation)
-                case Refused() | Conflict():
+                case PacketRefused() | Conflict():
                     _tell_trouble(effect)
         self._set_timer()
         if self._core is not None and self._core.has_left:
@@ -269,9 +269,9 @@ def _tell_change(member: Member, state: State) -> None:
     log.log(level, "node %d at %s is %s", member.node, member.meta.cluster, state.name.lower())
 
 
-def _tell_trouble(trouble: Refused | Conflict) -> None:
+def _tell_trouble(trouble: PacketRefused | Conflict) -> None:
     match trouble:
-        case Refused(reason=reason, source=source, detail=detail, suppressed=suppressed):
+        case PacketRefused(reason=reason, source=source, detail=detail, suppressed=suppressed):
             again = f"; {suppressed} more were not logged" if suppressed else ""
             log.warning("gossip from %s refused: %s (%s)%s", source, reason.value, detail, again)
         case Conflict(first=first, second=second):

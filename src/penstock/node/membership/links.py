@@ -15,7 +15,7 @@ from penstock.node.membership.network import MakeNetwork
 from penstock.node.parts import Part
 from penstock.node.peers import FrameDispatcher, PeerHello, Rpc
 from penstock.node.scheduling.clock import Clock
-from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
+from penstock.swim import GossipEndpoint, Member, MemberMeta, Session, State, SwimSettings
 from penstock.types import NodeId
 from penstock.version import VERSION
 
@@ -41,15 +41,15 @@ class Links(Part):
         advertised = config.cluster_advertised
         assert advertised is not None
         cluster_id = folder.cluster_id or None
-        self._bind = Endpoint(bind.host, bind.port)
+        self._bind = GossipEndpoint(bind.host, bind.port)
         self.gossip = Gossip(
             meta=MemberMeta(
                 node=NodeId(config.node_id),
                 folder_incarnation=folder.incarnation,
                 cluster_id=cluster_id or "",
-                cluster=Endpoint(advertised.host, advertised.port),
-                kafka=Endpoint(config.advertised.host, config.advertised.port),
-                http=None if config.http is None else Endpoint(config.http.host, config.http.port),
+                cluster=GossipEndpoint(advertised.host, advertised.port),
+                kafka=GossipEndpoint(config.advertised.host, config.advertised.port),
+                http=None if config.http is None else GossipEndpoint(config.http.host, config.http.port),
                 rack=config.rack_name or "",
                 version=VERSION,
             ),
@@ -114,7 +114,7 @@ class Links(Part):
         session = Session(hello.replica, hello.gossip_epoch) if hello.gossip_epoch else None
         self.gossip.peer_up(node, session, decrypts=hello.decrypts_gossip)
 
-    def _reliable(self, to: NodeId | Endpoint, data: bytes) -> bool:
+    def _reliable(self, to: NodeId | GossipEndpoint, data: bytes) -> bool:
         """Sends gossip packets over a connection; needs a node id, since an address alone has no connection."""
         return isinstance(to, int) and self.network.send(NodeId(to), frame_kinds.GOSSIP, data)
 

@@ -24,8 +24,8 @@ from penstock.node.membership.gossip import Gossip
 from penstock.node.membership.network import Network
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
-from penstock.node.peers import Founding, FrameDispatcher, PeerHello, Refusals, Refused, Wait
-from penstock.swim import Endpoint as GossipEndpoint
+from penstock.node.peers import Founding, FrameDispatcher, PeerHello, PeerRefused, Refusals, Wait
+from penstock.swim import GossipEndpoint
 from penstock.types import NodeId, Replica
 
 log = logging.getLogger("penstock.node")
@@ -97,7 +97,7 @@ class Membership:
     def _on_up(self, node: NodeId) -> None:
         self._refusals.let_in()
 
-    def _on_refused(self, address: Address, refused: Refused) -> None:
+    def _on_refused(self, address: Address, refused: PeerRefused) -> None:
         self._refusals.heard(asyncio.get_running_loop().time(), address, refused)
         if self._founding is not None:
             self._founding.refused(address, str(refused))

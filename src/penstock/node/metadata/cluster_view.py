@@ -18,7 +18,7 @@ METADATA_GROUP = GroupId(UUID(int=1), 0)
 """Kafka's metadata topic has the same id."""
 
 
-class Broker(NamedTuple):
+class BrokerEndpoint(NamedTuple):
     """A node as clients reach it."""
 
     node_id: int
@@ -59,22 +59,22 @@ class ClusterView:
         self._leaders = leaders
         self._connected = connected
 
-    def brokers(self, listener: str = DEFAULT_LISTENER) -> list[Broker]:
+    def brokers(self, listener: str = DEFAULT_LISTENER) -> list[BrokerEndpoint]:
         """Nodes that clients may connect to, with their addresses for clients of that listener. This node is always
         among them: the client has reached it."""
         found = {node.node_id: _broker(node, listener) for node in self._state.nodes.values() if node.alive}
         found[self._node_id] = self._me(listener)
         return [found[node_id] for node_id in sorted(found)]
 
-    def broker(self, node_id: int, listener: str = DEFAULT_LISTENER) -> Broker | None:
+    def broker(self, node_id: int, listener: str = DEFAULT_LISTENER) -> BrokerEndpoint | None:
         if node_id == self._node_id:
             return self._me(listener)
         node = self._state.nodes.get(node_id)
         return _broker(node, listener) if node is not None else None
 
-    def _me(self, listener: str) -> Broker:
+    def _me(self, listener: str) -> BrokerEndpoint:
         address = self._listeners.get(listener) or next(iter(self._listeners.values()))
-        return Broker(self._node_id, address.host, address.port, self._rack)
+        return BrokerEndpoint(self._node_id, address.host, address.port, self._rack)
 
     @property
     def controller_id(self) -> int:
@@ -113,7 +113,7 @@ class ClusterView:
 
     def coordinator(
         self, key: str, listener: str = DEFAULT_LISTENER, topic_name: str = OFFSETS_TOPIC
-    ) -> Broker:
+    ) -> BrokerEndpoint:
         """The node that coordinates a group, or by another topic a transactional id. KafkaError while that is not
         known, or while it cannot be reached from here: it was probably killed. A client that was sent there would try
         to connect with it until there is another coordinator; with this error it asks again, this node or another."""
@@ -130,6 +130,6 @@ class ClusterView:
         return nodes or {self._node_id: self}
 
 
-def _broker(node: NodeInfo, listener: str) -> Broker:
+def _broker(node: NodeInfo, listener: str) -> BrokerEndpoint:
     endpoint = node.endpoint(listener)
-    return Broker(node.node_id, endpoint.host, endpoint.port, node.rack)
+    return BrokerEndpoint(node.node_id, endpoint.host, endpoint.port, node.rack)

@@ -30,7 +30,7 @@ from penstock.errors import PenstockError
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.metadata.planning import planned
 from penstock.node.parts import Part
-from penstock.raft import Refused
+from penstock.raft import RaftRefused
 from penstock.types import Replica
 
 log = logging.getLogger("penstock.node")
@@ -77,7 +77,7 @@ class ControllerLoop(Part):
                     await self._round()
                 else:
                     self._sightings = None
-            except (PenstockError, Refused) as trouble:
+            except (PenstockError, RaftRefused) as trouble:
                 log.debug("controller: %s", trouble)
             except Exception:
                 log.exception("a bug in the controller's round")

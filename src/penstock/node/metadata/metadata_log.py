@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from penstock.batch import Record
-from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
+from penstock.cluster import ClusterState, MetadataRecord, MetadataSnapshot, decode_record, encode_record
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError
 from penstock.node.coordination.internal_topic import append_batch, build_records, read_chunk, records_of
 from penstock.node.parts import Part, TopicChanges
@@ -127,7 +127,7 @@ class MetadataLog(Part):
                 continue
             names = self.state.apply(change)
             changed |= names
-            if isinstance(change, Snapshot):
+            if isinstance(change, MetadataSnapshot):
                 self._is_whole = True
                 vanished |= names - self.state.topics.keys()
         self._applied = Offset(records[-1].offset + 1)
@@ -137,7 +137,7 @@ class MetadataLog(Part):
 
     def _is_known(self, change: MetadataRecord) -> bool:
         """Whether this is the snapshot of a state that this node has already: a large one takes long to apply."""
-        return isinstance(change, Snapshot) and self._is_whole and self.state.has_topics_of(change)
+        return isinstance(change, MetadataSnapshot) and self._is_whole and self.state.has_topics_of(change)
 
     def _fail(self, trouble: Exception) -> None:
         """This replica takes no part any more: its state would be wrong from here on."""

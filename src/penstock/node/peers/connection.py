@@ -22,9 +22,9 @@ from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
 from penstock.node.frames import FrameReader
 from penstock.node.peers.frames import FACTS, FIRST_BUFFER, HEAD, KIND_SIZE, PING, REFUSAL
-from penstock.node.peers.handshake import Handshake, Refused
+from penstock.node.peers.handshake import Handshake, PeerRefused
 from penstock.node.peers.hello import ANY_NODE, HELLO_MAX_BYTES, PeerHello, decode_hello, decode_refusal
-from penstock.node.peers.seal import TAG_SIZE, Seal
+from penstock.node.peers.seal import TAG_SIZE, FrameSeal
 from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, TransportEvents
 
 log = logging.getLogger("penstock.peers")
@@ -69,7 +69,7 @@ class ConnectionOwner(Protocol):
 
     def opened(self, connection: "PeerConnection") -> Handshake: ...
 
-    def refused(self, connection: "PeerConnection", refused: Refused) -> None: ...
+    def refused(self, connection: "PeerConnection", refused: PeerRefused) -> None: ...
 
     def established(self, connection: "PeerConnection") -> None: ...
 
@@ -99,15 +99,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.opened_at = self.last_heard = self.last_sent = owner.now
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the handshake is over, with or without success."""
-        self.refused: Refused | None = None
+        self.refused: PeerRefused | None = None
         self.version = 0
         """The version of the protocol that both sides speak; 0 before the handshake is over."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._frames: FrameReader | None = None
-        self._seal_out: Seal | None = None
-        self._seal_in: Seal | None = None
+        self._seal_out: FrameSeal | None = None
+        self._seal_in: FrameSeal | None = None
         self._tag_size = 0
         self._arrived: deque[bytearray] = deque()
         self._holds_reading = False
@@ -188,7 +188,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         try:
             answer = self._handshake.feed(data)
-        except Refused as refused:
+        except PeerRefused as refused:
             self._end(refused)
             return
         if answer:
@@ -196,7 +196,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._handshake.over:
             self._establish(self._handshake)
 
-    def _end(self, refused: Refused) -> None:
+    def _end(self, refused: PeerRefused) -> None:
         """Says why and half-closes; the other side or the deadline closes the rest."""
         assert self._transport is not None
         self.refused = refused
@@ -261,7 +261,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         else:
             self._own_frame(frame[0], body)
 
-    def _unsealed(self, seal: Seal, frame: bytearray, body: memoryview) -> memoryview:
+    def _unsealed(self, seal: FrameSeal, frame: bytearray, body: memoryview) -> memoryview:
         head = HEAD.pack(len(frame), frame[0])
         if len(body) < TAG_SIZE or not seal.is_next(head, body[:-TAG_SIZE], body[-TAG_SIZE:]):
             raise ProtocolViolation("a frame with a wrong tag: changed, repeated or moved on its way")
@@ -271,7 +271,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if kind == FACTS:
             self._owner.facts_changed(self, decode_hello(body))
         elif kind == REFUSAL:
-            self._end(Refused(decode_refusal(body), ours=False, hello=self.peer))
+            self._end(PeerRefused(decode_refusal(body), ours=False, hello=self.peer))
         elif kind != PING:
             raise ProtocolViolation(f"a frame of the unknown kind {kind}")
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.config import Address
-from penstock.node.peers.handshake import Refused
+from penstock.node.peers.handshake import PeerRefused
 from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND
 from penstock.types import NodeId
@@ -14,7 +14,7 @@ log = logging.getLogger("penstock.peers")
 OnFrame = Callable[[NodeId, memoryview], None]
 OnNode = Callable[[NodeId], None]
 OnHello = Callable[[PeerHello, Address | None], None]
-OnRefused = Callable[[Address, Refused], None]
+OnRefused = Callable[[Address, PeerRefused], None]
 
 
 class FrameDispatcher:
@@ -76,6 +76,6 @@ class FrameDispatcher:
         for tell in self._hello:
             tell(hello, dialled)
 
-    def on_refused(self, address: Address, refused: Refused) -> None:
+    def on_refused(self, address: Address, refused: PeerRefused) -> None:
         for tell in self._refused:
             tell(address, refused)

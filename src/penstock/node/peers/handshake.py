@@ -32,13 +32,13 @@ from penstock.node.peers.hello import (
     HELLO_MAX_BYTES,
     Introduction,
     PeerHello,
-    Refusal,
+    PeerRefusal,
     RefusalCode,
     decode_introduction,
     decode_refusal,
     encode,
 )
-from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, Role, Seal, is_proven, proof
+from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, FrameSeal, Role, is_proven, proof
 
 MAGIC = b"PNST"
 TLS_RECORD = b"\x16\x03"
@@ -52,14 +52,14 @@ PREAMBLE_SIZE = 8 + NONCE_SIZE
 
 _ROLES: tuple[Role, Role] = (b"listens", b"dials")
 
-Judge = Callable[[Introduction], Refusal | None]
+Judge = Callable[[Introduction], PeerRefusal | None]
 
 
-class Refused(PenstockError):
+class PeerRefused(PenstockError):
     """The handshake is over and failed. `farewell` is still to be sent."""
 
     def __init__(
-        self, refusal: Refusal, *, ours: bool, hello: PeerHello | None = None, farewell: bytes = b""
+        self, refusal: PeerRefusal, *, ours: bool, hello: PeerHello | None = None, farewell: bytes = b""
     ) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
@@ -108,7 +108,7 @@ class Handshake:
         return self._mine if self._dials else b""
 
     def feed(self, data: bytes | memoryview) -> bytes:
-        """Raises Refused when it is over without success."""
+        """Raises PeerRefused when it is over without success."""
         self._arrived += data
         try:
             answer = b"" if self._preambles else self._read_preamble()
@@ -120,12 +120,12 @@ class Handshake:
         """The bytes that came behind the handshake: the first frames."""
         return bytes(self._arrived)
 
-    def seals(self) -> tuple[Seal, Seal] | None:
+    def seals(self) -> tuple[FrameSeal, FrameSeal] | None:
         """The seals of the frames that go out and of those that come in; None without a key."""
         if self._key is None:
             return None
         mine, theirs = _ROLES[self._dials], _ROLES[not self._dials]
-        return Seal(self._key, mine, self._preambles), Seal(self._key, theirs, self._preambles)
+        return FrameSeal(self._key, mine, self._preambles), FrameSeal(self._key, theirs, self._preambles)
 
     # --- preambles
 
@@ -136,7 +136,7 @@ class Handshake:
             reason = f"not Penstock's inter-node protocol; it began with {arrived[:16]!r}"
             if arrived.startswith(TLS_RECORD):
                 reason = "it speaks TLS, and this node has no inter_node_tls: give all nodes the same setting"
-            raise Refused(Refusal(RefusalCode.MALFORMED, reason), ours=True)
+            raise PeerRefused(PeerRefusal(RefusalCode.MALFORMED, reason), ours=True)
         if len(arrived) < PREAMBLE_SIZE:
             return b""
         del self._arrived[:PREAMBLE_SIZE]
@@ -162,13 +162,13 @@ class Handshake:
                 "it has no cluster key and this node has one: start it with the same --cluster-key-file",
             )
 
-    def _seen_by_both(self, code: RefusalCode, reason: str) -> Refused:
+    def _seen_by_both(self, code: RefusalCode, reason: str) -> PeerRefused:
         """The other side needs only the preamble to come to the same conclusion."""
-        return Refused(Refusal(code, reason), ours=True, farewell=b"" if self._dials else self._mine)
+        return PeerRefused(PeerRefusal(code, reason), ours=True, farewell=b"" if self._dials else self._mine)
 
     # --- introductions
 
-    def _introduction(self, refusal: Refusal | None = None) -> bytes:
+    def _introduction(self, refusal: PeerRefusal | None = None) -> bytes:
         body = encode(Introduction(self._me, self._expects, refusal))
         if self._key is not None:
             body = proof(self._key, _ROLES[self._dials], self._preambles, body) + body
@@ -187,7 +187,7 @@ class Handshake:
         kind, body = arrived[LENGTH_SIZE], bytes(arrived[LENGTH_SIZE + KIND_SIZE : end])
         del arrived[:end]
         if kind == REFUSAL:
-            raise Refused(decode_refusal(body), ours=False)
+            raise PeerRefused(decode_refusal(body), ours=False)
         if kind != INTRODUCTION:
             raise ProtocolViolation(f"a frame of kind {kind} before an introduction")
         return self._met(self._proven(body))
@@ -204,15 +204,15 @@ class Handshake:
 
     def _met(self, introduction: Introduction) -> bytes:
         if introduction.refusal is not None:
-            raise Refused(introduction.refusal, ours=False, hello=introduction.hello)
+            raise PeerRefused(introduction.refusal, ours=False, hello=introduction.hello)
         refusal = self._judge(introduction)
         if refusal is not None:
             farewell = self._sealed_refusal(refusal) if self._dials else self._introduction(refusal)
-            raise Refused(refusal, ours=True, hello=introduction.hello, farewell=farewell)
+            raise PeerRefused(refusal, ours=True, hello=introduction.hello, farewell=farewell)
         self.hello = introduction.hello
         return b"" if self._dials else self._introduction()
 
-    def _sealed_refusal(self, refusal: Refusal) -> bytes:
+    def _sealed_refusal(self, refusal: PeerRefusal) -> bytes:
         """The refusal as a frame, for a listener that has accepted already and expects frames."""
         body = encode(refusal)
         seals = self.seals()
@@ -221,9 +221,9 @@ class Handshake:
         head = HEAD.pack(KIND_SIZE + len(body) + TAG_SIZE, REFUSAL)
         return head + body + seals[0].tag(head, (body,))
 
-    def _refused(self, code: RefusalCode, reason: str) -> Refused:
-        refusal = Refusal(code, reason)
-        return Refused(refusal, ours=True, farewell=frame(REFUSAL, encode(refusal)))
+    def _refused(self, code: RefusalCode, reason: str) -> PeerRefused:
+        refusal = PeerRefusal(code, reason)
+        return PeerRefused(refusal, ours=True, farewell=frame(REFUSAL, encode(refusal)))
 
 
 def _version_refusal(theirs: tuple[int, int], ours: tuple[int, int]) -> str:

@@ -91,7 +91,7 @@ QUIET = frozenset({RefusalCode.ALREADY_CONNECTED, RefusalCode.ITSELF})
 """Refusals that are normal and not logged."""
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
+class PeerRefusal(msgspec.Struct, frozen=True, array_like=True):
     """A refusal with its reason, for the other side's log."""
 
     code: int
@@ -109,16 +109,16 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     expects: int = ANY_NODE
     """The node that the dialler wants to reach; ANY_NODE if it does not matter. If another node answers, the
     dialler only learns which one: a connection that the two have already stays as it was."""
-    refusal: Refusal | None = None
+    refusal: PeerRefusal | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
 _introductions = msgspec.msgpack.Decoder(Introduction)
 _hellos = msgspec.msgpack.Decoder(PeerHello)
-_refusals = msgspec.msgpack.Decoder(Refusal)
+_refusals = msgspec.msgpack.Decoder(PeerRefusal)
 
 
-def encode(message: Introduction | PeerHello | Refusal) -> bytes:
+def encode(message: Introduction | PeerHello | PeerRefusal) -> bytes:
     return _encoder.encode(message)
 
 
@@ -134,7 +134,7 @@ def decode_hello(body: bytes | memoryview) -> PeerHello:
     return hello
 
 
-def decode_refusal(body: bytes | memoryview) -> Refusal:
+def decode_refusal(body: bytes | memoryview) -> PeerRefusal:
     return _decode(_refusals, body)
 
 

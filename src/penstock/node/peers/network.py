@@ -32,8 +32,16 @@ from penstock.node.limits.limited_log import LimitedLog
 from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL
-from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
-from penstock.node.peers.hello import ANY_NODE, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
+from penstock.node.peers.handshake import NONCE_SIZE, Handshake, PeerRefused
+from penstock.node.peers.hello import (
+    ANY_NODE,
+    QUIET,
+    Introduction,
+    PeerHello,
+    PeerRefusal,
+    RefusalCode,
+    encode,
+)
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
 
@@ -232,11 +240,11 @@ class PeerNetwork:
             expects=connection.expects,
         )
 
-    def _judge(self, connection: PeerConnection, introduction: Introduction) -> Refusal | None:
+    def _judge(self, connection: PeerConnection, introduction: Introduction) -> PeerRefusal | None:
         """The rules above."""
         hello, me = introduction.hello, self._me
         if hello.run == me.run and hello.replica == me.replica:
-            return Refusal(RefusalCode.ITSELF, "a node that dialled itself")
+            return PeerRefusal(RefusalCode.ITSELF, "a node that dialled itself")
         if hello.node == me.node:
             return _two_of_one_id(hello, me)
         refusal = _other_cluster(hello, me)
@@ -250,7 +258,7 @@ class PeerNetwork:
             return _two_of_one_id(hello, current.peer)
         probed = connection.dialled is None and introduction.expects != me.node
         if probed or (self._dialled_by_smaller(current) and not self._dialled_by_smaller(connection, hello)):
-            return Refusal(RefusalCode.ALREADY_CONNECTED, "the two nodes are connected already")
+            return PeerRefusal(RefusalCode.ALREADY_CONNECTED, "the two nodes are connected already")
         return None
 
     def _dialled_by_smaller(self, connection: PeerConnection, hello: PeerHello | None = None) -> bool:
@@ -258,12 +266,14 @@ class PeerNetwork:
         assert other is not None
         return (connection.dialled is not None) == (self._me.node < other.node)
 
-    def _too_many(self) -> Refusal | None:
+    def _too_many(self) -> PeerRefusal | None:
         if len(self._peers) < self.limits.max_peers:
             return None
-        return Refusal(RefusalCode.TOO_MANY, f"node {self._me.node} has {len(self._peers)} peers, its limit")
+        return PeerRefusal(
+            RefusalCode.TOO_MANY, f"node {self._me.node} has {len(self._peers)} peers, its limit"
+        )
 
-    def refused(self, connection: PeerConnection, refused: Refused) -> None:
+    def refused(self, connection: PeerConnection, refused: PeerRefused) -> None:
         """One of the two sides has refused the other; the connection is about to end."""
         code, hello = refused.refusal.code, refused.hello
         if code in QUIET:
@@ -302,7 +312,7 @@ class PeerNetwork:
         refusal = _other_cluster(hello, self._me)
         if refusal is not None:
             connection.send(REFUSAL, encode(refusal))
-            self.refused(connection, Refused(refusal, ours=True, hello=hello))
+            self.refused(connection, PeerRefused(refusal, ours=True, hello=hello))
             connection.shut_down()
             return
         connection.peer = self._hellos[hello.node] = hello
@@ -356,17 +366,17 @@ class PeerNetwork:
                 connection.send(PING, b"")
 
 
-def _two_of_one_id(newcomer: PeerHello, first: PeerHello) -> Refusal:
+def _two_of_one_id(newcomer: PeerHello, first: PeerHello) -> PeerRefusal:
     reason = (
         f"two nodes have the id {first.node}: the one at {first.cluster}, which was first, and one at "
         f"{newcomer.cluster} (incarnations {first.incarnation} and {newcomer.incarnation}); each needs a --node-id "
         "and a data folder of its own"
     )
-    return Refusal(RefusalCode.DUPLICATE_ID, reason)
+    return PeerRefusal(RefusalCode.DUPLICATE_ID, reason)
 
 
-def _other_cluster(hello: PeerHello, me: PeerHello) -> Refusal | None:
+def _other_cluster(hello: PeerHello, me: PeerHello) -> PeerRefusal | None:
     if hello.cluster_id is None or me.cluster_id is None or hello.cluster_id == me.cluster_id:
         return None
     reason = f"node {hello.node} is of cluster {hello.cluster_id}, node {me.node} of cluster {me.cluster_id}"
-    return Refusal(RefusalCode.CLUSTER, reason)
+    return PeerRefusal(RefusalCode.CLUSTER, reason)

@@ -10,7 +10,7 @@ updates a version, or a connection that outlived a lost machine falls silent. Tw
 
 Such a node ends and says what to do; otherwise it would wait for ever. No refusal is final for a node that has been
 admitted once since it was started (it serves, and one wrong peer must not end it), nor a refusal by a node that has not
-proven that it holds the cluster key (`hello` of `Refused`).
+proven that it holds the cluster key (`hello` of `PeerRefused`).
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.config import Address
-from penstock.node.peers.handshake import Refused
+from penstock.node.peers.handshake import PeerRefused
 from penstock.node.peers.hello import RefusalCode
 
 FRESH_SECONDS = 15.0
@@ -67,7 +67,7 @@ class Refusals:
         self._was_let_in = True
         self._heard.clear()
 
-    def heard(self, now: float, address: Address, refused: Refused) -> None:
+    def heard(self, now: float, address: Address, refused: PeerRefused) -> None:
         if self._was_let_in:
             return
         code, proven = refused.refusal.code, refused.hello is not None

@@ -5,7 +5,7 @@
     FAILURE   u32 number, i16 code, u8 1 if nothing was done, then a sentence in UTF-8
 
 One of Kafka's codes is raised as KafkaError where the call was made, as if the handler had been there, or as its
-subclass NotExecuted if nothing was done; codes from 1000 on are this file's own and are raised as CallFailed. The
+subclass NotExecuted if nothing was done; codes from 1000 on are this file's own and are raised as PeerCallFailed. The
 calling node numbers its calls; the numbers wrap round after 2^32 calls.
 
 A call ends in one of four ways: a response, a failure, its time is over, or the connection has ended (at once, not
@@ -48,7 +48,7 @@ class CallProblem(IntEnum):
     """A bug in the called node: its log has the traceback."""
 
 
-class CallFailed(PenstockError):
+class PeerCallFailed(PenstockError):
     """A call between nodes without a response."""
 
     def __init__(self, problem: CallProblem, message: str) -> None:
@@ -84,14 +84,16 @@ class Rpc:
         self._handlers[method] = handler
 
     async def call(self, node: NodeId, method: int, request: Body, timeout_ms: int) -> memoryview:
-        """The response. CallFailed: there is none; KafkaError: the handler raised it."""
+        """The response. PeerCallFailed: there is none; KafkaError: the handler raised it."""
         asked = self._asked.get(node, 0)
         if asked >= self._most:
-            raise CallFailed(CallProblem.TOO_MANY_CALLS, f"{asked} calls to node {node} have no response yet")
+            raise PeerCallFailed(
+                CallProblem.TOO_MANY_CALLS, f"{asked} calls to node {node} have no response yet"
+            )
         number = self._next_number()
         body = request if isinstance(request, list) else [request]
         if not self._transport.send(node, CALL, [_CALL.pack(number, method), *body]):
-            raise CallFailed(CallProblem.NOT_CONNECTED, f"node {node} cannot be reached now")
+            raise PeerCallFailed(CallProblem.NOT_CONNECTED, f"node {node} cannot be reached now")
         call = _Call(node, self._loop.create_future())
         self._calls[number] = call
         self._asked[node] = asked + 1
@@ -99,7 +101,7 @@ class Rpc:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await call.answer
         except TimeoutError:
-            raise CallFailed(
+            raise PeerCallFailed(
                 CallProblem.TIMED_OUT, f"node {node} did not answer within {timeout_ms} ms"
             ) from None
         finally:
@@ -212,7 +214,7 @@ class Rpc:
         for call in list(self._calls.values()):
             if call.node == node and not call.answer.done():
                 call.answer.set_exception(
-                    CallFailed(CallProblem.PEER_LOST, f"the connection with node {node} ended")
+                    PeerCallFailed(CallProblem.PEER_LOST, f"the connection with node {node} ended")
                 )
         for task in self._running.pop(node, ()):
             task.cancel()
@@ -228,7 +230,7 @@ def _as_error(node: NodeId, code: int, message: str, *, is_undone: bool) -> Exce
     if code in ErrorCode.__members__.values():
         return (NotExecuted if is_undone else KafkaError)(ErrorCode(code), message)
     if code in CallProblem.__members__.values():
-        return CallFailed(CallProblem(code), f"node {node}: {message}")
-    return CallFailed(
+        return PeerCallFailed(CallProblem(code), f"node {node}: {message}")
+    return PeerCallFailed(
         CallProblem.HANDLER_FAILED, f"node {node} answered with the unknown error {code}: {message}"
     )

@@ -37,7 +37,7 @@ def is_proven(key: bytes, role: Role, preambles: bytes, introduction: bytes, cla
     return hmac.compare_digest(proof(key, role, preambles, introduction), claimed)
 
 
-class Seal:
+class FrameSeal:
     """Tags for the frames of one direction. Both ends hold one each, and they count alike."""
 
     __slots__ = ("_frames", "_keyed")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from penstock.config import Address
-from penstock.node.peers.handshake import Refused
+from penstock.node.peers.handshake import PeerRefused
 from penstock.node.peers.hello import PeerHello
 from penstock.types import NodeId
 
@@ -44,7 +44,7 @@ class TransportEvents(Protocol):
         turns out to be a node that is connected already, or this node itself."""
         ...
 
-    def on_refused(self, address: Address, refused: Refused) -> None:
+    def on_refused(self, address: Address, refused: PeerRefused) -> None:
         """An address that this node dialled answered, and either side said no. Not for what is normal."""
         ...
 

@@ -7,10 +7,10 @@ from penstock.errors import PenstockError
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.stats import QueueStats
 from penstock.queue.partition import QueuePartition
-from penstock.queue.values import DeadLetter
+from penstock.queue.values import DeadLetterRange
 from penstock.types import TopicPartition
 
-Write = Callable[[DeadLetter], Awaitable[None]]
+Write = Callable[[DeadLetterRange], Awaitable[None]]
 
 
 class DeadLetterCopier:
@@ -24,7 +24,7 @@ class DeadLetterCopier:
         self._write = write
 
     async def copy_all(
-        self, core: QueuePartition, letters: Sequence[DeadLetter], goes_on: Callable[[], bool]
+        self, core: QueuePartition, letters: Sequence[DeadLetterRange], goes_on: Callable[[], bool]
     ) -> None:
         """Returns early when `goes_on` is false."""
         try:
@@ -33,7 +33,7 @@ class DeadLetterCopier:
         finally:
             self.is_busy = False
 
-    async def _copy(self, core: QueuePartition, letter: DeadLetter, goes_on: Callable[[], bool]) -> None:
+    async def _copy(self, core: QueuePartition, letter: DeadLetterRange, goes_on: Callable[[], bool]) -> None:
         backoff = RetryBackoff(f"dead letters of {self._name} wait")
         while goes_on():
             try:

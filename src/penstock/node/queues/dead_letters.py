@@ -36,7 +36,7 @@ from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.queues.delivery_headers import most_unpacked
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.scheduling.clock import Clock
-from penstock.queue.values import DeadLetter, DeadLetterReason
+from penstock.queue.values import DeadLetterRange, DeadLetterReason
 from penstock.types import NO_EVENTS, EventSink, Offset
 
 log = logging.getLogger("penstock.queues")
@@ -84,7 +84,7 @@ class DeadLetterWriter:
         self._warned: set[tuple[str, str]] = set()
         """Queues and topics for which a warning was logged."""
 
-    async def write(self, driver: QueueDriver, letter: DeadLetter) -> None:
+    async def write(self, driver: QueueDriver, letter: DeadLetterRange) -> None:
         """Returns when the copies are committed; PenstockError if that is not possible now."""
         name, index = driver.partition.name
         target = driver.config.dead_letter_topic_of(name)
@@ -112,7 +112,7 @@ class DeadLetterWriter:
             raise KafkaError(ErrorCode.INVALID_CONFIG, message)
         return topic
 
-    def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:
+    def _drop(self, driver: QueueDriver, letter: DeadLetterRange, target: str) -> None:
         group, topic = driver.key.group_id, driver.partition.name.topic
         if (group, topic) not in self._warned and len(self._warned) < WARNED_MAX:
             self._warned.add((group, topic))
@@ -125,7 +125,7 @@ class DeadLetterWriter:
             )
         self._tell(driver, letter, dropped=True)
 
-    def _tell(self, driver: QueueDriver, letter: DeadLetter, **more: object) -> None:
+    def _tell(self, driver: QueueDriver, letter: DeadLetterRange, **more: object) -> None:
         topic, index = driver.partition.name
         self._events.tell(
             "queue.dead_letter",
@@ -139,7 +139,7 @@ class DeadLetterWriter:
             **more,
         )
 
-    def _copies(self, driver: QueueDriver, letter: DeadLetter) -> Iterator[bytes]:
+    def _copies(self, driver: QueueDriver, letter: DeadLetterRange) -> Iterator[bytes]:
         rows: list[Record] = []
         size = 0
         for record in _records(driver, letter.first, letter.last):
@@ -151,7 +151,9 @@ class DeadLetterWriter:
         if rows:
             yield build_batch(rows)
 
-    def _with_reason(self, driver: QueueDriver, letter: DeadLetter, record: Record, number: int) -> Record:
+    def _with_reason(
+        self, driver: QueueDriver, letter: DeadLetterRange, record: Record, number: int
+    ) -> Record:
         topic, index = driver.partition.name
         added = {
             REASON: letter.reason.value,
@@ -175,7 +177,7 @@ class DeadLetterWriter:
         return record._replace(offset=number, headers=(*kept, *new))
 
 
-def _kafka_headers(driver: QueueDriver, letter: DeadLetter, record: Record) -> dict[str, str]:
+def _kafka_headers(driver: QueueDriver, letter: DeadLetterRange, record: Record) -> dict[str, str]:
     topic, index = driver.partition.name
     return {
         f"{KAFKA_MARK}topic": topic,
@@ -187,7 +189,7 @@ def _kafka_headers(driver: QueueDriver, letter: DeadLetter, record: Record) -> d
     }
 
 
-def _failure(driver: QueueDriver, letter: DeadLetter, offset: int) -> dict[str, str]:
+def _failure(driver: QueueDriver, letter: DeadLetterRange, offset: int) -> dict[str, str]:
     """What is known about the failures of a message. A consumer that crashed has reported none, but had it last."""
     found: dict[str, str] = {}
     if letter.member is not None:

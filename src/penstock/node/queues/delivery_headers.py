@@ -34,7 +34,7 @@ DIGITS_MAX = 18
 """A longer number is beyond the limit in any case and is not parsed: a header may be very long."""
 
 
-class Times(NamedTuple):
+class RecordTimes(NamedTuple):
     """When a record is due and when it expires, milliseconds since 1970; None if its headers do not say."""
 
     due_ms: int | None
@@ -107,7 +107,7 @@ class _Found:
         )
 
 
-def times_of(record: Record) -> Times:
+def times_of(record: Record) -> RecordTimes:
     """The times in a record's headers."""
     due = expires = ttl = None
     for name, value in record.headers:
@@ -119,7 +119,7 @@ def times_of(record: Record) -> Times:
             ttl = _number(value)
     if ttl is not None:
         expires = max(record.timestamp, due or 0) + ttl
-    return Times(_sane(due), _sane(expires))
+    return RecordTimes(_sane(due), _sane(expires))
 
 
 def _scan_batch(data: bytes, position: int, header: BatchHeader, first: int, found: _Found) -> None:

@@ -36,7 +36,7 @@ from penstock.node.queues.transaction_settler import TransactionSettler
 from penstock.node.queues.values import (
     NOTHING,
     Consumer,
-    Delivery,
+    LeasedBatches,
     ProducerTransaction,
     as_kafka_error,
     not_leased,
@@ -50,7 +50,7 @@ from penstock.node.scheduling.deadline_timer import DeadlineTimer
 from penstock.queue import Backlog, QueueKey
 from penstock.queue.partition import QueuePartition
 from penstock.queue.state_records import HEAD_SUFFIX
-from penstock.queue.values import AckKind, Acknowledgement, DeadLetter
+from penstock.queue.values import AckKind, Acknowledgement, DeadLetterRange
 from penstock.types import NO_EVENTS, Caller, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
@@ -64,7 +64,7 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 IDLE_SECONDS = 300.0
 """How long a queue without consumers is kept in memory."""
 
-WriteDeadLetter = Callable[["QueueDriver", DeadLetter], Awaitable[None]]
+WriteDeadLetter = Callable[["QueueDriver", DeadLetterRange], Awaitable[None]]
 """Copies records to the dead-letter topic; PenstockError if that is not possible now."""
 
 
@@ -266,7 +266,7 @@ class QueueDriver:
         unpacks: bool = True,
         client: str = "",
         hold_ms: int | None = None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """Records for a consumer, leased to it from now on; NOTHING if there are none, or another consumer holds the
         lock. `unpacks`: the caller will unpack them, so their unpacked size is limited. `client` names the consumer for
         others. `hold_ms`: how long each request of it keeps the lock; by default until `release`."""
@@ -512,7 +512,7 @@ class QueueDriver:
             self._copier.is_busy = True
             self._spawn(self._copy(letters))
 
-    async def _copy(self, letters: Sequence[DeadLetter]) -> None:
+    async def _copy(self, letters: Sequence[DeadLetterRange]) -> None:
         await self._copier.copy_all(self.core, letters, lambda: self.ended is None)
         if self.ended is None:
             self._after()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from penstock.batch import iter_headers
 from penstock.errors import PenstockError
 from penstock.node.queues.log_reader import EXTENDS_PER_TURN, HOLES_PER_TURN, Batches, LogReader
-from penstock.node.queues.values import NOTHING, Delivery
+from penstock.node.queues.values import NOTHING, LeasedBatches
 from penstock.queue.values import AckKind, Acquired
 
 _GAP = bytes([AckKind.GAP])
@@ -33,7 +33,7 @@ class LaneReader(LogReader):
         others: int,
         whole_batches: bool,
         max_unpacked: int | None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """Leases records of the member's lanes and reads them. Nothing is shared with the `others` that wait: their
         lanes are other ones. Batches hold records of all owners, so their bytes count for all of them."""
         owners = self._core.lanes.owner_count if self._core.lanes is not None else 1
@@ -85,7 +85,7 @@ class LaneReader(LogReader):
         *,
         whole_batches: bool,
         max_unpacked: int | None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """As in the base class, with one read for all records: most are single ones, between those of others."""
         batches = Batches(max_bytes, max_unpacked)
         try:
@@ -101,7 +101,7 @@ class LaneReader(LogReader):
         for first, missing_last, _ in missing:
             self._core.acknowledge(now_ms, member, first, missing_last, _GAP)
         self._hand_back(now_ms, member, rest)
-        return Delivery(data, kept)
+        return LeasedBatches(data, kept)
 
     def _hand_back(self, now_ms: int, member: str, acquired: Iterable[Acquired]) -> None:
         for one in acquired:

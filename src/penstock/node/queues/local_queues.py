@@ -9,13 +9,13 @@ from penstock.errors import ErrorCode, KafkaError, NotExecuted, StorageError
 from penstock.node.calls import Calls, methods
 from penstock.node.calls.messages.queues import (
     AcceptRequest,
+    MessageSettlement,
     PeekedRange,
     PeekRequest,
     PeekResult,
     ReturnRequest,
     ScheduledRequest,
     ScheduledResult,
-    Settlement,
     SettleRequest,
     SettleResult,
 )
@@ -105,7 +105,7 @@ class LocalQueues:
         return SettleResult([*late, *await self._settle_singly(driver, request, rows)])
 
     async def _settle_singly(
-        self, driver: QueueDriver, request: SettleRequest, rows: Sequence[Settlement]
+        self, driver: QueueDriver, request: SettleRequest, rows: Sequence[MessageSettlement]
     ) -> list[tuple[int, int, str]]:
         """A range is settled as a whole or not at all, so the messages that the consumer holds are found one by one."""
         rows, late = _held(driver, request, rows)  # again: other requests had their turn since
@@ -197,15 +197,15 @@ def _rest(run: PeekedRange) -> tuple[str, int, str | None, int | None]:
 
 
 def _held(
-    driver: QueueDriver, request: SettleRequest, rows: Sequence[Settlement]
-) -> tuple[list[Settlement], list[tuple[int, int, str]]]:
+    driver: QueueDriver, request: SettleRequest, rows: Sequence[MessageSettlement]
+) -> tuple[list[MessageSettlement], list[tuple[int, int, str]]]:
     """The messages that the consumer holds by the delivery that it names, and the refusals of the others: a consumer's
     name alone does not tell a lease from an earlier one of the same message. The result is valid until other requests
     have their turn."""
     delivery = request.delivery
     if delivery is None:
         return list(rows), []
-    mine: list[Settlement] = []
+    mine: list[MessageSettlement] = []
     late: list[tuple[int, int, str]] = []
     for row in rows:
         is_held = driver.has_delivery(request.consumer, row.offset, delivery.deliveries)
@@ -219,7 +219,7 @@ def _held(
     return mine, late
 
 
-def _ranges(rows: Sequence[Settlement]) -> Iterable[Acknowledgement]:
+def _ranges(rows: Sequence[MessageSettlement]) -> Iterable[Acknowledgement]:
     """Adjacent offsets with the same settlement become one range."""
     ordered = sorted(rows, key=lambda row: row.offset)
     start = 0
@@ -232,9 +232,9 @@ def _ranges(rows: Sequence[Settlement]) -> Iterable[Acknowledgement]:
         start = at
 
 
-def _acknowledgement(row: Settlement, last: int) -> Acknowledgement:
+def _acknowledgement(row: MessageSettlement, last: int) -> Acknowledgement:
     return Acknowledgement(row.offset, last, bytes([row.kind]), row.delay_ms)
 
 
-def _failures(rows: Sequence[Settlement]) -> dict[int, Failure]:
+def _failures(rows: Sequence[MessageSettlement]) -> dict[int, Failure]:
     return {row.offset: Failure(*row.failure) for row in rows if row.failure is not None}

@@ -6,7 +6,7 @@ from penstock.log.aborted import NOTHING_ABORTED, AbortedRanges
 from penstock.node.queues.delivery_headers import scan_batches
 from penstock.node.queues.record_marks import marks_for
 from penstock.node.queues.retention_notices import RetentionNotices
-from penstock.node.queues.values import NOTHING, Delivery
+from penstock.node.queues.values import NOTHING, LeasedBatches
 from penstock.node.replication.partition import Partition
 from penstock.queue.partition import QueuePartition
 from penstock.queue.values import AckKind, Acquired, ScanResult
@@ -98,7 +98,7 @@ class LogReader:
         others: int,
         whole_batches: bool,
         max_unpacked: int | None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """Leases records and reads them, sharing with so many `others` that wait. Tries again if compaction has removed
         all acquired records."""
         for _ in range(HOLES_PER_TURN):
@@ -128,7 +128,7 @@ class LogReader:
         *,
         whole_batches: bool,
         max_unpacked: int | None,
-    ) -> Delivery:
+    ) -> LeasedBatches:
         """The batches that hold the acquired records. Records that do not fit or cannot be read now are handed back as
         if they had not been delivered; records that compaction has removed are done. Raises an error if nothing could
         be read."""
@@ -152,7 +152,7 @@ class LogReader:
                 self._core.hand_back(now_ms, member, last + 1, given.last)
         if whole_batches and kept and batches.end - 1 > kept[-1].last:
             kept += self._core.acquire(now_ms, member, batches.end - 1 - kept[-1].last, below=batches.end)
-        return Delivery(b"".join(batches.parts), kept)
+        return LeasedBatches(b"".join(batches.parts), kept)
 
     def _collect(self, given: Acquired, batches: "Batches") -> tuple[int, int]:
         """The last offset of the range that was collected; and, if a gap of the log contains all the rest of the range,

@@ -40,7 +40,7 @@ AT_ONCE = 32
 """Queues that are described at the same time. Each takes up to a tenth of a millisecond of the event loop's time."""
 
 
-class Described(NamedTuple):
+class DescribedPartition(NamedTuple):
     """One partition of a queue."""
 
     description: QueueDescription
@@ -177,10 +177,12 @@ class QueueOverview:
 
     # --- asking the partitions' leaders
 
-    async def _describe_all(self, requests: Sequence[DescribeQueue], caller: Caller) -> list[Described]:
+    async def _describe_all(
+        self, requests: Sequence[DescribeQueue], caller: Caller
+    ) -> list[DescribedPartition]:
         """AT_ONCE at the same time, so that thousands of queues do not hold up other work. A leader that leaves one
         request unanswered is not asked again."""
-        found: list[Described] = []
+        found: list[DescribedPartition] = []
         silent: set[int] = set()
         remaining = iter(requests)
 
@@ -194,7 +196,9 @@ class QueueOverview:
         await asyncio.gather(*(describe_in_turn() for _ in requests[:AT_ONCE]))
         return found
 
-    async def _described(self, request: DescribeQueue, caller: Caller, silent: set[int]) -> Described | None:
+    async def _described(
+        self, request: DescribeQueue, caller: Caller, silent: set[int]
+    ) -> DescribedPartition | None:
         queue = request.queue
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
@@ -208,7 +212,7 @@ class QueueOverview:
             start_offset=request.start_offset,
         )
         if leader == NO_LEADER or leader in silent:
-            return Described(blank)
+            return DescribedPartition(blank)
         try:
             found = await self._calls.ask(
                 AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
@@ -216,8 +220,8 @@ class QueueOverview:
         except KafkaError as problem:
             if isinstance(problem, Unanswered):
                 silent.add(leader)
-            return Described(blank)
-        return Described(found.description or blank, found.consumers, found.consumer_count)
+            return DescribedPartition(blank)
+        return DescribedPartition(found.description or blank, found.consumers, found.consumer_count)
 
     async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
@@ -338,7 +342,7 @@ def _place(description: QueueDescription) -> tuple[str, str, int]:
     return description.group_id, description.topic, description.partition
 
 
-def _report(found: list[Described]) -> QueueReport:
+def _report(found: list[DescribedPartition]) -> QueueReport:
     """May run in a thread."""
     found.sort(key=lambda one: _place(one.description))
     groups = groupby(found, key=lambda one: one.description.group_id)
@@ -347,7 +351,7 @@ def _report(found: list[Described]) -> QueueReport:
     )
 
 
-def _consumers(partitions: Sequence[Described]) -> ConsumerList:
+def _consumers(partitions: Sequence[DescribedPartition]) -> ConsumerList:
     """The consumers of all partitions of one queue."""
     found = merged(sighting for one in partitions for sighting in _sightings(one))
     is_cut = any(one.consumer_count > len(one.consumers) for one in partitions)
@@ -358,7 +362,7 @@ def _consumers(partitions: Sequence[Described]) -> ConsumerList:
     )
 
 
-def _sightings(described: Described) -> Iterable[Sighting]:
+def _sightings(described: DescribedPartition) -> Iterable[Sighting]:
     for one in described.consumers:
         yield Sighting(
             node=described.description.leader,

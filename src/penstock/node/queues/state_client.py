@@ -68,25 +68,29 @@ class QueueStateClient:
         """The fence for changes, and all that is stored. KafkaError if the leader cannot be reached in time."""
         await self.local.cores.ensure_topic()
         request = ClaimState(queue, term)
-        return await self._calls.ask(self._home(queue), methods.CLAIM_STATE, request, caller=BROKER)
+        return await self._calls.ask(self._leader_of(queue), methods.CLAIM_STATE, request, caller=BROKER)
 
     async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]) -> None:
         """Returns when it can no longer be lost."""
         request = SaveState(queue, fence, number, list(parts))
-        await self._calls.ask(self._home(queue), methods.SAVE_STATE, request, caller=BROKER)
+        await self._calls.ask(self._leader_of(queue), methods.SAVE_STATE, request, caller=BROKER)
 
     async def store_settlement(self, request: StoreSettlement, *, caller: Caller) -> ErrorCode:
         """NONE when the settlement can no longer be lost; otherwise why the transaction does not take it. KafkaError:
         it may be stored or not."""
         stored = await self._calls.ask(
-            self._home(request.queue), methods.STORE_SETTLEMENT, request, caller=caller, wait_ms=JOIN_WAIT_MS
+            self._leader_of(request.queue),
+            methods.STORE_SETTLEMENT,
+            request,
+            caller=caller,
+            wait_ms=JOIN_WAIT_MS,
         )
         return ErrorCode(stored.code)
 
     async def watch_settlements(self, request: WatchSettlements) -> Outcomes:
         """The outcomes of settlements whose transactions have ended; waits for one, at most WATCH_SECONDS."""
         answer = await self._calls.ask(
-            self._home(request.queue),
+            self._leader_of(request.queue),
             methods.WATCH_SETTLEMENTS,
             request,
             caller=BROKER,
@@ -98,10 +102,10 @@ class QueueStateClient:
         """The queue begins at this offset, whatever was done before. `term`: of the leader in whose log it is."""
         await self.local.cores.ensure_topic()
         request = ResetState(queue, start_offset, term)
-        await self._calls.ask(self._home(queue), methods.RESET_STATE, request, caller=caller)
+        await self._calls.ask(self._leader_of(queue), methods.RESET_STATE, request, caller=caller)
 
     async def forget(self, queue: QueueKey, *, caller: Caller) -> None:
-        await self._calls.ask(self._home(queue), methods.DELETE_STATE, queue, caller=caller)
+        await self._calls.ask(self._leader_of(queue), methods.DELETE_STATE, queue, caller=caller)
 
     async def starts(self, group_id: str | None = None, *, caller: Caller) -> dict[QueueKey, int]:
         """The stored start offset of each queue of a group, or of all queues."""
@@ -121,7 +125,9 @@ class QueueStateClient:
 
     async def count(self, request: CountState) -> CountedState:
         """Counts the messages of one queue that are not done, by its stored state. KafkaError if it has none."""
-        return await self._calls.ask(self._home(request.queue), methods.COUNT_STATE, request, caller=BROKER)
+        return await self._calls.ask(
+            self._leader_of(request.queue), methods.COUNT_STATE, request, caller=BROKER
+        )
 
     async def first_partitions(self, queue: QueueKey) -> int:
         """How many partitions the topic had when the group began on it: now, unless a number is stored.
@@ -149,7 +155,7 @@ class QueueStateClient:
         found = await self._calls.ask(self._leader(index), methods.LIST_START_OFFSETS, request, caller=caller)
         return found.rows
 
-    def _home(self, queue: QueueKey) -> LeaderOf:
+    def _leader_of(self, queue: QueueKey) -> LeaderOf:
         return self._leader(self.local.index_of(queue))
 
     def _leader(self, index: int) -> LeaderOf:

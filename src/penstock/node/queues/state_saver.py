@@ -8,7 +8,7 @@ from penstock.node.calls.messages.queue_state import ClaimedState, StoreSettleme
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.values import ProducerTransaction
 from penstock.queue import NO_FENCE, Outcomes, QueueKey, StatePart
-from penstock.queue.settlements import Settlement, encode_settlement
+from penstock.queue.settlements import TransactionSettlement, encode_settlement
 from penstock.queue.state_records import settlement_suffix
 from penstock.types import Caller
 
@@ -42,7 +42,12 @@ class StateSaver:
         return settlement_suffix(self._fence.number, self._settlements)
 
     async def store_settlement(
-        self, suffix: bytes, settlement: Settlement, transaction: ProducerTransaction, *, caller: Caller
+        self,
+        suffix: bytes,
+        settlement: TransactionSettlement,
+        transaction: ProducerTransaction,
+        *,
+        caller: Caller,
     ) -> ErrorCode:
         """The same as `QueueStateClient.store_settlement`."""
         value = encode_settlement(settlement)

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.node.queues.consumers import ConsumerIdentity, Interface
 from penstock.queue import Backlog
-from penstock.queue.values import AckKind, Acknowledgement, Acquired, DeadLetter, Withdrawn
+from penstock.queue.values import AckKind, Acknowledgement, Acquired, DeadLetterRange, Withdrawn
 from penstock.types import Isolation, Offset, Term, TopicPartition
 
 MAX_TRACKED_QUEUES = 1_000
@@ -137,7 +137,7 @@ class QueueStats:
         """Messages were deleted before they were done."""
         self.deleted[partition] = self.deleted.get(partition, 0) + count
 
-    def count_dead(self, letter: DeadLetter) -> None:
+    def count_dead(self, letter: DeadLetterRange) -> None:
         self.dead += letter.last - letter.first + 1
 
     def add_idle(self, partition: Led, isolation: Isolation, backlog: Backlog) -> None:

@@ -20,7 +20,7 @@ from penstock.node.queues.failures import NO_FAILURES, Failures
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.values import NotLeased, ProducerTransaction, as_kafka_error, not_leased
-from penstock.queue.settlements import Settlement
+from penstock.queue.settlements import TransactionSettlement
 from penstock.queue.values import Acknowledgement
 from penstock.types import Caller
 
@@ -63,7 +63,7 @@ class TransactionSettler:
     async def _finish(
         self,
         suffix: bytes,
-        settlement: Settlement | None,
+        settlement: TransactionSettlement | None,
         failures: Failures,
         transaction: ProducerTransaction,
         refused: NotLeased | None,
@@ -79,7 +79,7 @@ class TransactionSettler:
     async def _store(
         self,
         suffix: bytes,
-        settlement: Settlement,
+        settlement: TransactionSettlement,
         failures: Failures,
         transaction: ProducerTransaction,
         caller: Caller,

@@ -28,14 +28,14 @@ class ProducerTransaction(NamedTuple):
     producer_epoch: int
 
 
-class Delivery(NamedTuple):
+class LeasedBatches(NamedTuple):
     """Stored batches, and which of their records were leased to this consumer, with the number of the delivery."""
 
     records: bytes
     acquired: list[Acquired]
 
 
-NOTHING = Delivery(b"", [])
+NOTHING = LeasedBatches(b"", [])
 
 
 class Consumer(asyncio.Event):

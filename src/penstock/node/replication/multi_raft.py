@@ -5,9 +5,9 @@ One timer checks the deadlines of all groups, and one heartbeat per peer and int
 leads. So a thousand idle groups cost a node a few frames a second and a comparison of a thousand numbers.
 
 A timer that is very late tells of a node that stood still: its machine was suspended, or too busy. The silence of its
-peers is then its own. It sends a heartbeat at once, and listens for CATCH_UP_BEATS before it acts on deadlines.
-Otherwise every such pause would depose leaders: they would miss the answers of their followers, and followers the beats
-of leaders on the same machine. Acting late is always safe: leases are compared with the clock.
+peers is then its own. It sends a heartbeat at once, and listens for CATCH_UP_HEARTBEATS before it acts on deadlines.
+Otherwise every such pause would depose leaders: they would miss the answers of their followers, and followers the
+heartbeats of leaders on the same machine. Acting late is always safe: leases are compared with the clock.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from penstock.node.parts import Part
 from penstock.node.replication.hard_states import HardStates
 from penstock.node.replication.raft_driver import RaftDriver
 from penstock.node.scheduling.clock import Clock
-from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
+from penstock.raft import Append, Heartbeat, Message, Raft, RaftSettings, Role, heartbeats
 from penstock.raft.messages import check
 from penstock.types import GroupId, NodeId, Replica
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.node")
 
-TICKS_PER_BEAT = 3
+TICKS_PER_HEARTBEAT = 3
 """Deadlines are checked this many times per heartbeat interval."""
-CATCH_UP_BEATS = 2
-"""How long a node that stood still listens: a beat and its answer, and another one if the first was lost."""
+CATCH_UP_HEARTBEATS = 2
+"""How long a node that stood still listens: a heartbeat and its answer, and another one if the first was lost."""
 UUID_BYTES = 16
 FRAME_BYTES = 4 * 1024 * 1024
 """A frame is sent when it has this size, so that the peer can work on it while the rest is being read."""
@@ -51,7 +51,7 @@ FRAME_MESSAGES = 100
 hundred microseconds."""
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+class RaftEnvelope(msgspec.Struct, frozen=True, array_like=True):
     """One message to one group's member on the node that the frame goes to."""
 
     topic_id: bytes
@@ -78,7 +78,7 @@ class Posted(NamedTuple):
 _LENGTH = Struct(">I")
 """A frame of messages: the length of the envelopes, the envelopes, then the entries, in the same order."""
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[Envelope])
+_DECODER = msgspec.msgpack.Decoder(list[RaftEnvelope])
 
 
 def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
@@ -90,12 +90,14 @@ def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
             size = len(message.entries)
             pieces.append(message.entries)
             message = replace(message, entries=b"")
-        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender))
+        rows.append(
+            RaftEnvelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender)
+        )
     head = _ENCODER.encode(rows)
     return [_LENGTH.pack(len(head)) + head, *pieces]
 
 
-def unpack(body: memoryview) -> list[Envelope]:
+def unpack(body: memoryview) -> list[RaftEnvelope]:
     """ProtocolViolation for what `pack` cannot have made. Entries stay where they are: views of the body."""
     if len(body) < _LENGTH.size:
         raise ProtocolViolation("a frame of messages without a length")
@@ -146,8 +148,8 @@ class MultiRaft(Part):
         self._outbox: dict[Replica, list[Posted]] = {}
         self._outbox_bytes = 0
         self._scheduled = False
-        self._senders: dict[Replica, beats.BeatSender] = {}
-        self._receivers: dict[Replica, beats.BeatReceiver] = {}
+        self._senders: dict[Replica, heartbeats.HeartbeatSender] = {}
+        self._receivers: dict[Replica, heartbeats.HeartbeatReceiver] = {}
         self._nodes: dict[NodeId, Replica] = {}
         """The connected nodes at the last heartbeat: another object when they have changed."""
         self._session: Callable[[], int] = lambda: random.getrandbits(62)
@@ -198,7 +200,7 @@ class MultiRaft(Part):
 
     @property
     def _tick_seconds(self) -> float:
-        return self.settings.beat_interval_s / TICKS_PER_BEAT
+        return self.settings.heartbeat_interval_s / TICKS_PER_HEARTBEAT
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
@@ -206,13 +208,13 @@ class MultiRaft(Part):
         stood_still = now - self._ticked_at >= self.settings.lease_s / 2
         self._ticked_at = now
         if stood_still:
-            self._listens_until = now + CATCH_UP_BEATS * self.settings.beat_interval_s
+            self._listens_until = now + CATCH_UP_HEARTBEATS * self.settings.heartbeat_interval_s
         if now >= self._listens_until:
             for member in [one for one in self._groups.values() if one.core.next_deadline <= now]:
                 member.tick()
         self._ticks += 1
-        if stood_still or self._ticks % TICKS_PER_BEAT == 0:
-            self._beat()
+        if stood_still or self._ticks % TICKS_PER_HEARTBEAT == 0:
+            self._heartbeat()
 
     # --- messages
 
@@ -242,7 +244,7 @@ class MultiRaft(Part):
         envelopes = unpack(body)
         node = self.transport.connected()[sender].replica
         for envelope in envelopes:
-            replica = beats.as_named(node, envelope.sender)
+            replica = heartbeats.as_named(node, envelope.sender)
             if envelope.sender and replica.life_of(node) is None:
                 raise ProtocolViolation(
                     f"a message of incarnation {envelope.sender}, which is none of its sender's"
@@ -252,13 +254,13 @@ class MultiRaft(Part):
             if member is not None:
                 member.step(replica, envelope.message)
 
-    def _addressee(self, envelope: Envelope) -> RaftDriver | None:
+    def _addressee(self, envelope: RaftEnvelope) -> RaftDriver | None:
         if len(envelope.topic_id) != UUID_BYTES:
             return None
         member = self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))
         return member if member is not None and member.core.me.incarnation == envelope.incarnation else None
 
-    # --- beats
+    # --- heartbeats
 
     def peer_up(self, node: NodeId) -> None:
         """A connection begins: heartbeats start a new session."""
@@ -273,24 +275,24 @@ class MultiRaft(Part):
             if leader is not None and leader.node == node:
                 member.core.leader_lost(now)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Sends every peer one heartbeat for all groups that this node leads and that the peer is a member of."""
         nodes = {hello.node: hello.replica for hello in self.transport.connected().values()}
         if nodes != self._nodes:
             self._nodes = nodes
-        led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
-        reborn: dict[Replica, dict[GroupId, beats.Pair]] = {}
+        led: dict[Replica, list[tuple[GroupId, Heartbeat]]] = {replica: [] for replica in self._senders}
+        reborn: dict[Replica, dict[GroupId, heartbeats.Pair]] = {}
         for group, member in self._groups.items():
             core = member.core
             if core.role is Role.LEADER and core.config is not None:
-                row = (group, core.beat())
+                row = (group, core.heartbeat())
                 leader = self._reborn.get(group, 0) if self._reborn else 0
                 for node, named in self._addressees(member, core.config).items():
                     led.setdefault(node, []).append(row)
                     if leader or named:
-                        reborn.setdefault(node, {})[group] = beats.Pair(leader, named)
+                        reborn.setdefault(node, {})[group] = heartbeats.Pair(leader, named)
         for node, rows in led.items():
-            self._beat_to(node, rows, reborn.get(node, {}))
+            self._heartbeat_to(node, rows, reborn.get(node, {}))
 
     def _addressees(self, member: RaftDriver, config: "GroupConfig") -> dict[Replica, int]:
         known = member.addressees
@@ -299,27 +301,27 @@ class MultiRaft(Part):
             known = member.addressees = (config, self._nodes, found)
         return known[2]
 
-    def _beat_to(
-        self, replica: Replica, rows: list[tuple[GroupId, Beat]], reborn: dict[GroupId, beats.Pair]
+    def _heartbeat_to(
+        self, replica: Replica, rows: list[tuple[GroupId, Heartbeat]], reborn: dict[GroupId, heartbeats.Pair]
     ) -> None:
         sender = self._senders.get(replica)
         if sender is None:
-            sender = beats.BeatSender(replica, self._session(), self.settings.lease_s)
+            sender = heartbeats.HeartbeatSender(replica, self._session(), self.settings.lease_s)
             self._senders[replica] = sender
         frame = sender.frame(self.now(), rows, reborn)
         if frame is not None:
-            self.transport.send(replica.node, frame_kinds.BEAT, beats.encode(frame))
+            self.transport.send(replica.node, frame_kinds.HEARTBEAT, heartbeats.encode(frame))
 
-    def on_beat(self, sender: NodeId, body: memoryview) -> None:
-        frame = beats.decode(body)
+    def on_heartbeat(self, sender: NodeId, body: memoryview) -> None:
+        frame = heartbeats.decode(body)
         replica = self.transport.connected()[sender].replica
-        if isinstance(frame, beats.BeatFrame):
+        if isinstance(frame, heartbeats.HeartbeatFrame):
             receiver = self._receivers.get(replica)
             if receiver is None:
-                receiver = self._receivers[replica] = beats.BeatReceiver(replica, self.me)
+                receiver = self._receivers[replica] = heartbeats.HeartbeatReceiver(replica, self.me)
             reply, effects = receiver.receive(self.now(), frame, self._cores.get)
             if reply is not None:
-                self.transport.send(sender, frame_kinds.BEAT, beats.encode(reply))
+                self.transport.send(sender, frame_kinds.HEARTBEAT, heartbeats.encode(reply))
         else:
             speaker = self._senders.get(replica)
             effects = speaker.receive(self.now(), frame, self._cores.get) if speaker is not None else []
@@ -338,7 +340,7 @@ def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") 
         if node == member:
             found.setdefault(member, 0)
         elif node is not None and (life := member.life_of(node)) is not None:
-            known = beats.as_named(node, found.get(node, 0))
+            known = heartbeats.as_named(node, found.get(node, 0))
             if life > (known.life_of(node) or 0):
                 found[node] = member.incarnation
     return found

@@ -32,7 +32,7 @@ from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt
 from penstock.node.replication.replica import PartitionReplica
 from penstock.node.scheduling.clock import Clock
-from penstock.raft import GroupConfig, Refusal
+from penstock.raft import GroupConfig, RaftRefusal
 from penstock.types import NO_TERM, GroupId, Isolation, Offset, Replica, Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
@@ -257,7 +257,7 @@ class Partition:
             raise self.refusal()
         if self.is_replicated and (refused := self._consensus.core.may_propose()) is not None:
             # Too much that is not committed: its replicas are too slow, and another leader would not help.
-            slow = refused is Refusal.TOO_MUCH_UNCOMMITTED
+            slow = refused is RaftRefusal.TOO_MUCH_UNCOMMITTED
             code = ErrorCode.NOT_ENOUGH_REPLICAS if slow else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise KafkaError(code, f"{self.name}: {refused.value}")
         try:
@@ -359,7 +359,7 @@ class Partition:
             self.check_leads()
             if self.replica.knows_start(since):
                 return
-            await asyncio.sleep(self._consensus.core.settings.beat_interval_s / 4)
+            await asyncio.sleep(self._consensus.core.settings.heartbeat_interval_s / 4)
 
     # --- reading
 

@@ -33,14 +33,14 @@ from penstock.raft import (
     GroupConfig,
     Install,
     Message,
-    Persist,
+    PersistHardState,
     Raft,
+    RaftRoleChanged,
     Role,
-    RoleChanged,
     Send,
     SendPrefix,
     StartAt,
-    Suspect,
+    SuspectEntries,
     Truncate,
 )
 from penstock.raft.config import decode as decode_config
@@ -256,7 +256,7 @@ class RaftDriver:
             log.error("%s: entries from %s cannot be stored: %s", self._host.label, self.core.leader, wrong)
         self._feed(self.core.entries_refused)
 
-    def _suspect(self, effect: Suspect) -> None:
+    def _suspect(self, effect: SuspectEntries) -> None:
         """Checks the entries that a follower could not store. This reads on the event loop, rarely, and at most the
         size of one message."""
         rot = self.log.scrubber.check_entries(effect.index, self._multi_raft.settings.max_append_bytes)
@@ -282,7 +282,7 @@ class RaftDriver:
     def _send(self, effect: Send) -> None:
         self._multi_raft.post(effect.to, self.group, effect.message)
 
-    def _persist(self, effect: Persist) -> None:
+    def _persist(self, effect: PersistHardState) -> None:
         def saved(error: StorageError | None) -> None:
             if self._stopped or error is not None:
                 return
@@ -325,7 +325,7 @@ class RaftDriver:
         self._host.committed(effect.index, effect.enough_index)
         self._follow_start()
 
-    def _role_changed(self, effect: RoleChanged) -> None:
+    def _role_changed(self, effect: RaftRoleChanged) -> None:
         self._host.role_changed(effect.role, Term(effect.term), effect.leader)
 
     def _config_changed(self, effect: ConfigChanged) -> None:
@@ -369,15 +369,15 @@ class RaftDriver:
 
 _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {
     Send: RaftDriver._send,
-    Persist: RaftDriver._persist,
+    PersistHardState: RaftDriver._persist,
     Truncate: RaftDriver._truncate,
     AppendEntries: RaftDriver._append_entries,
     AppendControl: RaftDriver._append_control,
     Committed: RaftDriver._committed,
-    RoleChanged: RaftDriver._role_changed,
+    RaftRoleChanged: RaftDriver._role_changed,
     ConfigChanged: RaftDriver._config_changed,
     SendPrefix: RaftDriver._send_prefix,
     Install: RaftDriver._install,
     StartAt: RaftDriver._start_at,
-    Suspect: RaftDriver._suspect,
+    SuspectEntries: RaftDriver._suspect,
 }

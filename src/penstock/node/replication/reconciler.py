@@ -18,7 +18,7 @@ from penstock.node.replication.leader_announcer import LeaderAnnouncer
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.replication.repair import ReplicaRepair
-from penstock.raft import Refused
+from penstock.raft import RaftRefused
 from penstock.types import GroupId, Replica
 
 log = logging.getLogger("penstock.node")
@@ -86,7 +86,7 @@ class ReplicaReconciler(Part):
                 if partition.serves and not self._is_settled(partition):
                     try:
                         self._look_after(partition)
-                    except (Refused, ProtocolViolation) as not_now:
+                    except (RaftRefused, ProtocolViolation) as not_now:
                         log.debug("%s: %s", partition.name, not_now)
                     except Exception:
                         log.exception(

@@ -19,7 +19,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.raft import GroupConfig, Refused
+from penstock.raft import GroupConfig, RaftRefused
 from penstock.types import NodeId, Replica
 
 log = logging.getLogger("penstock.node")
@@ -225,7 +225,7 @@ class PartitionRecovery:
         )
         try:
             partition.replica.consensus.continue_alone()
-        except Refused as refused:
+        except RaftRefused as refused:
             return [msgspec.structs.replace(found, obstacle=str(refused))]
         if not await _leads(partition):
             return [msgspec.structs.replace(found, obstacle=f"it does not lead after {LEAD_SECONDS:.0f} s")]

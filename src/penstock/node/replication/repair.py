@@ -20,7 +20,7 @@ from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.node.metadata.controller import Controller
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import LogLost, Offline, PartitionTable
-from penstock.raft import Refused
+from penstock.raft import RaftRefused
 from penstock.types import GroupId, Replica, TopicPartition
 
 log = logging.getLogger("penstock.node")
@@ -138,7 +138,7 @@ class ReplicaRepair:
             for successor in successors[:1]:
                 partition.replica.consensus.transfer(successor)
                 log.warning("%s: damaged here, transfers leadership to node %s", partition.name, successor)
-        except Refused as not_now:
+        except RaftRefused as not_now:
             log.debug("%s: %s", partition.name, not_now)
 
     def _report(

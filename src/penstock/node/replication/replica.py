@@ -16,7 +16,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingRequests
 from penstock.node.replication.raft_driver import Halt, RaftDriver
-from penstock.raft import GroupConfig, Refused, Role
+from penstock.raft import GroupConfig, RaftRefused, Role
 from penstock.types import NO_TERM, Index, Offset, Replica, Term
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ReplicaFacts(NamedTuple):
     learner: bool
 
 
-class Sample(NamedTuple):
+class InSyncFacts(NamedTuple):
     """The facts under which all voters were last found in sync, and enough of them."""
 
     term: int
@@ -86,7 +86,7 @@ class PartitionReplica:
         self._announced = (False, NO_TERM)
         """The last argument of `on_role`: whether this node serves, and the term."""
         self._sampled_commit = 0
-        self._sample: Sample | None = None
+        self._sample: InSyncFacts | None = None
         self.log = partition.log
         self.consensus = RaftDriver(
             group=partition.group,
@@ -234,7 +234,7 @@ class PartitionReplica:
         if not others:
             return False
         # A refusal means that a transfer is under way already, or is not possible now.
-        with suppress(Refused):
+        with suppress(RaftRefused):
             self.consensus.transfer(max(others, key=lambda row: row.match_index).replica)
         return True
 
@@ -271,7 +271,7 @@ class PartitionReplica:
             and before == core.commit_index
             and required <= len(found) == len(config.voters)
         ):
-            self._sample = Sample(core.term, core.commit_index, config, partition.config)
+            self._sample = InSyncFacts(core.term, core.commit_index, config, partition.config)
         return found
 
     def is_still_in_sync(self) -> bool:
@@ -287,11 +287,11 @@ class PartitionReplica:
         )
 
     def knows_start(self, since: float) -> bool:
-        """Whether every replica in sync has answered a beat that was sent after this moment: such a beat carries the
-        offset at which the leader's log starts."""
+        """Whether every replica in sync has answered a heartbeat that was sent after this moment: such a heartbeat
+        carries the offset at which the leader's log starts."""
         in_sync = self.in_sync_nodes()
         return all(
-            row.beat_sent_at > since
+            row.heartbeat_sent_at > since
             for row in self.consensus.core.progress()
             if row.replica.node in in_sync and row.replica != self.me
         )

@@ -20,7 +20,7 @@ from penstock.node.replication.vote_files import open_votes
 from penstock.node.scheduling.clock import Clock
 from penstock.node.scheduling.threads import JobThread
 from penstock.node.scheduling.workers import Workers
-from penstock.raft import RaftSettings, Refused
+from penstock.raft import RaftRefused, RaftSettings
 from penstock.types import GroupId, NodeId, Replica
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Storage(Part):
             for replica in config.voters:
                 if replica.node == to:
                     member.transfer(replica)
-        except Refused as refused:
+        except RaftRefused as refused:
             raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, str(refused)) from refused
 
     async def hand_over_all(self) -> None:
@@ -121,7 +121,7 @@ class Storage(Part):
 def _raft_settings(settings: ClusterSettings) -> RaftSettings:
     return RaftSettings(
         election_timeout_s=settings.election_timeout_ms / 1000,
-        beat_interval_s=settings.heartbeat_interval_ms / 1000,
+        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
         max_append_bytes=settings.max_append_bytes,
         max_inflight_messages=settings.max_in_flight_messages,
         max_inflight_bytes=settings.max_in_flight_bytes,

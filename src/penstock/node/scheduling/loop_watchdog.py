@@ -1,6 +1,6 @@
 """Counts turns of the event loop that take too long, and logs the request or function that caused them.
 
-The loop runs a timer every BEAT_SECONDS. A thread looks whether the timer is overdue; if it is, the thread reads the
+The loop runs a timer every TIMER_SECONDS. A thread looks whether the timer is overdue; if it is, the thread reads the
 stack of the loop's thread, which is still in the turn that holds the loop. Requests cost nothing extra: no time is
 taken around them. On a busy machine the loop's thread may wait for a CPU in the middle of any function: Linux tells how
 long it did, and that time does not count.
@@ -20,7 +20,7 @@ from penstock.node.metrics import NodeMetrics
 log = logging.getLogger("penstock.node")
 
 SLOW_SECONDS = 0.25
-BEAT_SECONDS = 0.1
+TIMER_SECONDS = 0.1
 SCHEDULER_FILE = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds waiting for one, and how often it got one."""
 
@@ -43,7 +43,7 @@ class LoopWatchdog:
         """Set by the thread while the loop is late."""
 
     def start(self) -> None:
-        self._expect_beat()
+        self._start_timer()
         self._thread.start()
 
     def stop(self) -> None:
@@ -52,12 +52,12 @@ class LoopWatchdog:
             self._timer.cancel()
         self._thread.join()  # it waits for nothing but this
 
-    def _expect_beat(self) -> None:
+    def _start_timer(self) -> None:
         self._waited_before = waited_for_cpu()
-        self._due = time.monotonic() + BEAT_SECONDS
-        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self._due = time.monotonic() + TIMER_SECONDS
+        self._timer = self._loop.call_later(TIMER_SECONDS, self._on_timer)
 
-    def _beat(self) -> None:
+    def _on_timer(self) -> None:
         late = time.monotonic() - self._due
         if late > SLOW_SECONDS:
             late -= waited_for_cpu() - self._waited_before
@@ -65,7 +65,7 @@ class LoopWatchdog:
             self._metrics.slow_turns += 1
             self._report(late)
         self.cause = None
-        self._expect_beat()
+        self._start_timer()
 
     def _report(self, late: float) -> None:
         """Without a cause it is no warning: on a busy machine the whole process may have waited for a CPU."""
@@ -77,7 +77,7 @@ class LoopWatchdog:
             self._warnings.warn(self.cause, f"the event loop was held for {late:.2f} seconds by {self.cause}")
 
     def _watch(self) -> None:
-        while not self._stopped.wait(BEAT_SECONDS):
+        while not self._stopped.wait(TIMER_SECONDS):
             due = self._due
             if self.cause is None and time.monotonic() - due > SLOW_SECONDS:
                 frame = sys._current_frames().get(self._loop_thread)

@@ -14,7 +14,7 @@ MAX_TEXT = 1_000
 """Characters of any one text: an error message may carry what a client sent."""
 
 
-class Told(NamedTuple):
+class PendingEvent(NamedTuple):
     """An event that waits to be written."""
 
     wall_ms: int
@@ -160,7 +160,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode(told: Told, node_id: int) -> bytes:
+def encode(told: PendingEvent, node_id: int) -> bytes:
     """The record's value. TypeError for facts that the schema does not have, which is a bug of the caller."""
     facts = {name: _cut(fact) for name, fact in told.facts.items()}
     return _ENCODER.encode(

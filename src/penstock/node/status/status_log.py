@@ -26,7 +26,7 @@ from penstock.errors import PenstockError
 from penstock.node.calls import BROKER
 from penstock.node.scheduling.clock import Clock
 from penstock.node.status.connection_events import CONNECTION, Crowds
-from penstock.node.status.events import DROPPED, SUMMARY, Told, encode
+from penstock.node.status.events import DROPPED, SUMMARY, PendingEvent, encode
 from penstock.types import Caller
 
 log = logging.getLogger("penstock.status")
@@ -77,7 +77,7 @@ class StatusLog:
         self._topic = topic
         self._node_id = node_id
         self._clock = clock
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[PendingEvent] = deque()
         self._dropped = 0
         self._crowds = Crowds()
         self._told = asyncio.Event()
@@ -96,7 +96,7 @@ class StatusLog:
             return
         wall_ms = self._clock.wall_ms()
         if not kind.startswith(CONNECTION) or self._crowds.is_single(kind, facts.get("protocol"), wall_ms):
-            self._waiting.append(Told(wall_ms, kind, facts))
+            self._waiting.append(PendingEvent(wall_ms, kind, facts))
             self._bound()
         self._told.set()
 
@@ -172,13 +172,13 @@ class StatusLog:
         self._told.clear()
         return True
 
-    async def _write(self, carrier: Carrier, batch: list[Told]) -> None:
+    async def _write(self, carrier: Carrier, batch: list[PendingEvent]) -> None:
         rows = self._rows(batch)
         if rows:
             topic = await carrier.topic(self._topic, caller=BROKER, partitions=1, configs=TOPIC_CONFIGS)
             await carrier.append(topic, 0, build_batch(rows), caller=BROKER)
 
-    def _rows(self, batch: list[Told]) -> list[Record]:
+    def _rows(self, batch: list[PendingEvent]) -> list[Record]:
         """Each record's own time is the event's."""
         rows: list[Record] = []
         for told in batch:
@@ -188,18 +188,18 @@ class StatusLog:
                 log.exception("a bug: the event %s cannot have the fields %s", told.kind, list(told.facts))
         return rows
 
-    def _take(self) -> list[Told]:
-        batch: list[Told] = []
+    def _take(self) -> list[PendingEvent]:
+        batch: list[PendingEvent] = []
         if self._dropped:
-            batch.append(Told(self._clock.wall_ms(), DROPPED, {"count": self._dropped}))
+            batch.append(PendingEvent(self._clock.wall_ms(), DROPPED, {"count": self._dropped}))
             self._dropped = 0
         while self._waiting and len(batch) < MAX_BATCH:
             batch.append(self._waiting.popleft())
         if not self._waiting:
-            batch += [Told(self._clock.wall_ms(), SUMMARY, facts) for facts in self._crowds.sum_up()]
+            batch += [PendingEvent(self._clock.wall_ms(), SUMMARY, facts) for facts in self._crowds.sum_up()]
         return batch
 
-    def _put_back(self, batch: list[Told]) -> None:
+    def _put_back(self, batch: list[PendingEvent]) -> None:
         self._waiting.extendleft(reversed(batch))
         self._bound()
 

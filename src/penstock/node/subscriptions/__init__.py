@@ -5,14 +5,14 @@ decides; `page_reader` reads for all of them, in `pages`; `store` keeps position
 describes and deletes subscriptions on any node.
 """
 
-from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.manager import SubscriptionManager
 from penstock.node.subscriptions.session import SubscriberSession, position_json
 from penstock.node.subscriptions.values import (
     BatchesRead,
     Bounds,
     ControlFrame,
-    Encoder,
     EndReason,
+    RecordEncoder,
     Redirect,
     Rows,
     SubscribeRefused,
@@ -23,13 +23,13 @@ __all__ = [
     "BatchesRead",
     "Bounds",
     "ControlFrame",
-    "Encoder",
     "EndReason",
+    "RecordEncoder",
     "Redirect",
     "Rows",
     "SubscribeRefused",
     "SubscribeRequest",
     "SubscriberSession",
-    "Subscriptions",
+    "SubscriptionManager",
     "position_json",
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import KafkaError, PenstockError
 from penstock.node.calls.calls import BROKER
 from penstock.node.replication.fetch_waiter import FetchWaiter
-from penstock.node.subscriptions.values import BatchesRead, Bounds, Reader
+from penstock.node.subscriptions.values import BatchesRead, Bounds, PartitionReader
 from penstock.types import Isolation, Offset, Operation, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NO_BATCHES = BatchesRead(b"")
 class LocalReads:
     """Reads for all subscribers of one node."""
 
-    def __init__(self, node: "Node", reader: Reader) -> None:
+    def __init__(self, node: "Node", reader: PartitionReader) -> None:
         self._node = node
         self._reader = reader
         """Sends requests to the leaders."""
@@ -36,7 +36,7 @@ class LocalReads:
     async def read(
         self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
     ) -> BatchesRead:
-        """The same as `Reader.read`."""
+        """The same as `PartitionReader.read`."""
         partition = self._led_here(key)
         if partition is not None and partition.end_for(isolation) == offset:
             if not wait_ms:

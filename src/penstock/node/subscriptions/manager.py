@@ -27,7 +27,7 @@ from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import (
     Bounds,
     EndReason,
-    Reader,
+    PartitionReader,
     Redirect,
     SubscribeRefused,
     SubscribeRequest,
@@ -47,10 +47,10 @@ CheckStored = Callable[[Collection[str]], None]
 log = logging.getLogger("penstock.subscriptions")
 
 
-class Subscriptions:
+class SubscriptionManager:
     """All subscribers that are connected to one node. Lives on its event loop."""
 
-    def __init__(self, node: "Node", reader: Reader) -> None:
+    def __init__(self, node: "Node", reader: PartitionReader) -> None:
         self._node = node
         self._reader = LocalReads(node, reader)
         self.page_reader = PageReader(self._reader, self._topic_id, node.calls.retry)

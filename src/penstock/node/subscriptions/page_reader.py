@@ -18,9 +18,16 @@ from uuid import UUID
 
 from penstock.batch import iter_headers, unpacked_total
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.calls.retry import Retry
+from penstock.node.calls.retry import CallRetry
 from penstock.node.subscriptions.pages import Page, open_page
-from penstock.node.subscriptions.values import FAILED, GONE, BatchesRead, Encoder, Reader, ReadOutcome
+from penstock.node.subscriptions.values import (
+    FAILED,
+    GONE,
+    BatchesRead,
+    PartitionReader,
+    ReadOutcome,
+    RecordEncoder,
+)
 from penstock.types import NO_TERM, Isolation, TopicPartition
 
 PAGE_BYTES = 64 * 1024
@@ -56,7 +63,7 @@ class PageKey(NamedTuple):
     """A page from an offset on. `single`: only the message at that offset, with its batch."""
 
     source: Source
-    encoder: Encoder
+    encoder: RecordEncoder
     offset: int
     single: bool = False
 
@@ -99,9 +106,9 @@ class PageReader:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: PartitionReader,
         topic_id: Callable[[str], UUID | None],
-        retry: Callable[[], Retry],
+        retry: Callable[[], CallRetry],
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self._reader = reader

@@ -12,7 +12,7 @@ from penstock.batch import Record, iter_headers, read_records
 from penstock.batch.fetched_aborts import AbortedBatches
 from penstock.errors import BatchError
 from penstock.node.queues.delivery_headers import most_unpacked, times_of
-from penstock.node.subscriptions.values import BatchesRead, Encoder, ReadOutcome
+from penstock.node.subscriptions.values import BatchesRead, ReadOutcome, RecordEncoder
 from penstock.queue.subscription import Times
 from penstock.types import TopicPartition
 
@@ -74,7 +74,7 @@ class Page:
         at = bisect_right(self._cuts, row)
         return self._cuts[at] if at < len(self._cuts) else len(self.offsets)
 
-    def frame(self, encoder: Encoder, rows: Sequence[int]) -> bytes:
+    def frame(self, encoder: RecordEncoder, rows: Sequence[int]) -> bytes:
         """Keeps the last frame: subscribers at the end of the log need the same one."""
         first, last = rows[0], rows[-1]
         if last - first + 1 != len(rows):
@@ -85,7 +85,9 @@ class Page:
         return self._frame
 
 
-def open_page(key: TopicPartition, read: BatchesRead, first: int, encoder: Encoder) -> Page | ReadOutcome:
+def open_page(
+    key: TopicPartition, read: BatchesRead, first: int, encoder: RecordEncoder
+) -> Page | ReadOutcome:
     """The records that were read, from `first` on, without those of aborted transactions. An unreadable batch ends the
     page before it, or is the outcome if it comes first."""
     data, left_out = read.data, AbortedBatches(read.aborted)
@@ -113,7 +115,7 @@ def open_page(key: TopicPartition, read: BatchesRead, first: int, encoder: Encod
     return page
 
 
-def _put(page: Page, record: Record, encoder: Encoder) -> None:
+def _put(page: Page, record: Record, encoder: RecordEncoder) -> None:
     page.offsets.append(record.offset)
     if not encoder.keeps_batches:
         page.bodies.append(encoder.body(page.key, record))

@@ -21,7 +21,7 @@ from penstock.node.calls.messages.subscriptions import (
     SubscriptionDescription,
     SubscriptionPage,
 )
-from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.manager import SubscriptionManager
 from penstock.node.subscriptions.session import MAX_LISTED_RANGES, SubscriberSession
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
@@ -44,7 +44,7 @@ class SubscriptionRouter:
         node_id: NodeId,
         state: ClusterState,
         store: SubscriptionStore,
-        open_live: Callable[[], Subscriptions | None],
+        open_live: Callable[[], SubscriptionManager | None],
         events: EventSink,
         calls: Calls,
     ) -> None:
@@ -55,13 +55,13 @@ class SubscriptionRouter:
         self._events = events
         self._calls = calls
         self._open_live = open_live
-        self._live: Subscriptions | None = None
+        self._live: SubscriptionManager | None = None
         calls.serve(methods.LIST_SUBSCRIPTIONS, self._list)
         calls.serve(methods.DESCRIBE_SUBSCRIPTION, self._describe)
         calls.serve(methods.DELETE_SUBSCRIPTION, self._delete)
 
     @property
-    def live(self) -> Subscriptions | None:
+    def live(self) -> SubscriptionManager | None:
         """The attached subscribers of this node. None while the node has no ports, and so no subscribers."""
         if self._live is None:
             self._live = self._open_live()
@@ -119,7 +119,7 @@ class SubscriptionRouter:
         since_ms = max(one.commit_timestamp_ms for one in committed)  # the last commit of the last subscriber
         return SubscriptionDescription(
             name=name,
-            home=self._node_id,
+            coordinator=self._node_id,
             topics=sorted({key.topic for key in stored}),
             is_attached=session is not None,
             since_ms=session.since_ms if session is not None else since_ms,

@@ -52,7 +52,7 @@ class BatchesRead(NamedTuple):
     aborted: Sequence[tuple[int, int]] = ()
 
 
-class Reader(Protocol):
+class PartitionReader(Protocol):
     """Reads partitions on whichever nodes lead them. PenstockError says why it cannot."""
 
     async def read(
@@ -70,7 +70,7 @@ class Reader(Protocol):
         ...
 
 
-class Encoder(Protocol):
+class RecordEncoder(Protocol):
     """Encodes records for subscribers."""
 
     keeps_batches: bool
@@ -93,7 +93,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     read_old: bool = False
     """Where it begins in a topic that it has not read before: at the start of the log if true, otherwise at its end."""
     take_over: bool = False
-    encoder: Encoder
+    encoder: RecordEncoder
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     ttl_ms: int = 604_800_000
     settings: SubscriberSettings = SubscriberSettings()

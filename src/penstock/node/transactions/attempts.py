@@ -22,7 +22,7 @@ from penstock.node.calls.messages.transactions import (
 from penstock.node.calls.methods import Method
 from penstock.node.transactions.manager import TransactionManager
 from penstock.transactions import (
-    CommitRequest,
+    CommitVersionRequest,
     DecisionResult,
     ErrorResult,
     LendRequest,
@@ -97,7 +97,7 @@ class AttemptRouter:
 
     async def _commit(self, caller: Caller, asked: CommitVersion) -> DecidedVersion:
         winners = frozenset(Producer(*one) for one in asked.winners)
-        request = CommitRequest(owner=asked.owner, version=asked.version, winners=winners)
+        request = CommitVersionRequest(owner=asked.owner, version=asked.version, winners=winners)
 
         def ask(core: TransactionCoordinator, now_ms: int, token: object, new_id: int) -> list[Effect]:
             return core.commit(now_ms, token, replace(request, new_producer_id=new_id))
@@ -118,7 +118,7 @@ class AttemptRouter:
         return DecidedVersion(result.was_committed)
 
     async def _renew(self, caller: Caller, asked: RenewAttempts) -> None:
-        host = await self._transactions.cores.home(asked.owner)
+        host = await self._transactions.cores.host_of(asked.owner)
         result = await host.ask(
             ErrorResult, lambda now_ms, token: host.core.renew(now_ms, token, asked.owner)
         )

@@ -51,7 +51,7 @@ class WrittenMarker:
         self.appended = appended
 
 
-class Admission(NamedTuple):
+class ProducerAdmission(NamedTuple):
     """The moment at which a coordinator was asked about a producer's first batch (2)."""
 
     term: Term
@@ -108,11 +108,11 @@ class LedPartitions(Part):
 
     # --- first batches
 
-    def admission(self, partition: Partition, producer_id: int) -> Admission:
+    def admission(self, partition: Partition, producer_id: int) -> ProducerAdmission:
         """To be taken before the coordinator is asked."""
-        return Admission(partition.term, self._of(partition).markers.get(producer_id))
+        return ProducerAdmission(partition.term, self._of(partition).markers.get(producer_id))
 
-    def is_valid(self, partition: Partition, producer_id: int, admission: Admission) -> bool:
+    def is_valid(self, partition: Partition, producer_id: int, admission: ProducerAdmission) -> bool:
         """Whether an answer that was asked for at that moment still counts (2)."""
         return admission == self.admission(partition, producer_id)
 

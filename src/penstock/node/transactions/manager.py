@@ -121,11 +121,11 @@ class TransactionManager(Part):
     async def _ask_once(self, transactional_id: str, ask: AskWithId, kind: type[R]) -> R:
         """Gets a producer id only for a request that needs one. Each id is used for one request: a request that failed
         may have stored it."""
-        host = await self.cores.home(transactional_id)
+        host = await self.cores.host_of(transactional_id)
         result = await _ask(host, ask, NO_PRODUCER_ID)
         if isinstance(result, ProducerIdNeeded):
             new_id = await self._controller.next_producer_id()
-            host = await self.cores.home(transactional_id)
+            host = await self.cores.host_of(transactional_id)
             result = await _ask(host, ask, new_id)
         assert isinstance(result, kind), "a request that has a producer id needs no other"
         return result
@@ -137,11 +137,11 @@ class TransactionManager(Part):
 
     async def _id_of(self, transactional_id: str, producer: Producer) -> str:
         """The same id, or that of the attempt whose producer this is. Both have the same coordinator."""
-        host = await self.cores.home(transactional_id)
+        host = await self.cores.host_of(transactional_id)
         return host.core.id_of(transactional_id, producer)
 
     async def _add_once(self, request: AddRequest) -> ErrorResult:
-        host = await self.cores.home(request.transactional_id)
+        host = await self.cores.host_of(request.transactional_id)
         return await host.ask(
             ErrorResult, lambda now_ms, token: host.core.add_partitions(now_ms, token, request)
         )

@@ -18,7 +18,7 @@ from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node.calls import BROKER, AtNode, Calls, LeaderOf, methods
 from penstock.node.calls.messages.transactions import Marker, WriteMarkers
-from penstock.node.calls.retry import Retry
+from penstock.node.calls.retry import CallRetry
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
@@ -38,7 +38,7 @@ class _Unwritten:
 
     __slots__ = ("host", "message", "name", "retry")
 
-    def __init__(self, host: Host, message: SendMarkers, name: TopicPartition, retry: Retry) -> None:
+    def __init__(self, host: Host, message: SendMarkers, name: TopicPartition, retry: CallRetry) -> None:
         self.host = host
         self.message = message
         self.name = name

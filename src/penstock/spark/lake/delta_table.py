@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction
 from penstock.spark.lake.folder import LOG_FOLDER
 from penstock.spark.lake.parquet_files import WrittenFile
 from penstock.spark.lake.record_columns import DATE
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 from penstock.spark.lake.topic_table import (
     TOPIC_ID,
     Positions,
@@ -46,13 +46,13 @@ class DeltaTopicTable(TopicTable):
     has_dates_in_files = False  # delta-rs leaves partition columns out of files that it merges
     merges_files = True
 
-    def __init__(self, table: DeltaTable, storage: Storage) -> None:
+    def __init__(self, table: DeltaTable, storage: LakeStorage) -> None:
         partitions, positions = _read(table)
         super().__init__(storage, partitions=partitions, positions=positions)
         self._table = table
 
     @classmethod
-    def open(cls, storage: Storage) -> "DeltaTopicTable | None":
+    def open(cls, storage: LakeStorage) -> "DeltaTopicTable | None":
         if not storage.has(LOG_FOLDER):
             return None
         try:
@@ -64,7 +64,7 @@ class DeltaTopicTable(TopicTable):
     @classmethod
     def create(
         cls,
-        storage: Storage,
+        storage: LakeStorage,
         schema: pa.Schema,
         *,
         topic_id: str,
@@ -169,7 +169,7 @@ class DeltaTopicTable(TopicTable):
 
 
 @contextmanager
-def _problems_told(storage: Storage) -> Iterator[None]:
+def _problems_told(storage: LakeStorage) -> Iterator[None]:
     """A table that cannot be reached, or that somebody has broken, is an ArchiveError. Two errors are
     passed on, for the caller to decide: that there is no table, and that another commit came first."""
     try:
@@ -184,7 +184,7 @@ def _problems_told(storage: Storage) -> Iterator[None]:
         ) from None
 
 
-def _delta(storage: Storage) -> DeltaTable:
+def _delta(storage: LakeStorage) -> DeltaTable:
     return DeltaTable(storage.url, storage_options=storage.delta_options())
 
 
@@ -227,7 +227,7 @@ def _bounds(row: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _sync_log(storage: Storage, *, since: int) -> None:
+def _sync_log(storage: LakeStorage, *, since: int) -> None:
     """Before anyone is told that the commit is there: delta-rs leaves that to the file system."""
 
     def is_new(name: str) -> bool:

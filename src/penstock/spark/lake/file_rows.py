@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.spark.lake.parquet_files import fitted
 from penstock.spark.lake.record_columns import DATE
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 
 if TYPE_CHECKING:
     from penstock.spark.lake.topic_table import TableFile
@@ -29,7 +29,7 @@ TASK: Final = "id"
 class FilesToRows:
     """Spark calls this on an executor (`DataFrame.mapInArrow`) with the number of a task."""
 
-    storage: Storage
+    storage: LakeStorage
     """The table's folder."""
     schema: pa.Schema
     tasks: tuple[tuple[tuple[str, str], ...], ...]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 from penstock.spark.problems import PipelineError, first_line
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ LOCK_TIMEOUT_S: Final = 60
 """How long a commit waits for another process that writes to the SQLite file. That takes milliseconds."""
 
 
-def has_own_catalog(storage: Storage) -> bool:
+def has_own_catalog(storage: LakeStorage) -> bool:
     return storage.is_local and storage.size_bytes(CATALOG_FILE) is not None
 
 
-def iceberg_format(storage: Storage, uri: str | None) -> "IcebergFormat":
+def iceberg_format(storage: LakeStorage, uri: str | None) -> "IcebergFormat":
     """The tables of an archive in a catalog; None: the one in the archive's folder."""
     if uri is None and not storage.is_local:
         raise ConfigError(

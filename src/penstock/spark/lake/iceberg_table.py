@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.spark.lake.parquet_files import EPOCH, WrittenFile
 from penstock.spark.lake.record_columns import DATE
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 from penstock.spark.lake.topic_table import (
     TOPIC_ID,
     Positions,
@@ -63,7 +63,7 @@ class IcebergTopicTable(TopicTable):
     has_dates_in_files = True
     merges_files = False
 
-    def __init__(self, table: Table, storage: Storage) -> None:
+    def __init__(self, table: Table, storage: LakeStorage) -> None:
         partitions, positions = _read(table.properties)
         super().__init__(storage, partitions=partitions, positions=positions)
         self._table = table
@@ -213,7 +213,7 @@ class IcebergFormat:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def open(self, storage: Storage) -> IcebergTopicTable | None:
+    def open(self, storage: LakeStorage) -> IcebergTopicTable | None:
         try:
             table = self._catalog.load_table(_identifier(storage))
         except NoSuchTableError:
@@ -229,7 +229,7 @@ class IcebergFormat:
 
     def create(
         self,
-        storage: Storage,
+        storage: LakeStorage,
         schema: pa.Schema,
         *,
         topic_id: str,
@@ -260,11 +260,11 @@ class IcebergFormat:
         return IcebergTopicTable(self._catalog.load_table(_identifier(storage)), storage)
 
 
-def location_of(storage: Storage) -> str:
+def location_of(storage: LakeStorage) -> str:
     return f"file://{storage.url}" if storage.is_local else storage.url
 
 
-def _identifier(storage: Storage) -> tuple[str, str]:
+def _identifier(storage: LakeStorage) -> tuple[str, str]:
     return NAMESPACE, storage.url.rpartition("/")[2]
 
 

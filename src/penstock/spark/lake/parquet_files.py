@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.spark.lake.record_columns import DATE
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 from penstock.spark.worker_memory import freeze_once
 
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -55,7 +55,7 @@ class WrittenFile(NamedTuple):
 class RowsToFiles:
     """Spark calls this on an executor, with the batches of one task (`DataFrame.mapInArrow`)."""
 
-    storage: Storage
+    storage: LakeStorage
     """The archive's folder."""
     schema: pa.Schema
     compression: str

@@ -24,7 +24,7 @@ BUCKET: Final = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[A-Za-z0
 """Bucket and prefix. Other characters mean something in URLs, and every library would read them in its own way."""
 
 
-class Storage(Protocol):
+class LakeStorage(Protocol):
     """Paths are relative to `url`, with forward slashes."""
 
     @property
@@ -33,7 +33,7 @@ class Storage(Protocol):
     @property
     def is_local(self) -> bool: ...
 
-    def below(self, name: str) -> "Storage":
+    def below(self, name: str) -> "LakeStorage":
         """A folder in this one."""
 
     def names(self) -> list[str]:
@@ -66,7 +66,7 @@ class Storage(Protocol):
         """The options that pyiceberg needs to reach it."""
 
 
-def storage_at(path: str) -> Storage:
+def storage_at(path: str) -> LakeStorage:
     """ConfigError for a path that is none."""
     if not re.match(r"s3a?:", path):
         return LocalStorage(local_folder(path))

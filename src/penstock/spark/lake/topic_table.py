@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Protocol
 import pyarrow as pa
 
 from penstock.spark.lake.parquet_files import WrittenFile
-from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.storage import LakeStorage
 from penstock.spark.problems import AnotherWriter, ArchiveError, first_line
 
 TOPIC_ID: Final = "penstock.topicId"
@@ -49,7 +49,7 @@ class TopicTable(ABC):
     """Whether every file has the column `date`. Otherwise it is in the file's path."""
     merges_files: ClassVar[bool]
 
-    def __init__(self, storage: Storage, *, partitions: int, positions: Positions) -> None:
+    def __init__(self, storage: LakeStorage, *, partitions: int, positions: Positions) -> None:
         self.storage = storage
         self.partitions = partitions
         self.positions = dict(positions)
@@ -140,12 +140,12 @@ class TopicTable(ABC):
 class TableFormat(Protocol):
     """How the tables of an archive are found and made."""
 
-    def open(self, storage: Storage) -> TopicTable | None:
+    def open(self, storage: LakeStorage) -> TopicTable | None:
         """None if there is no table."""
 
     def create(
         self,
-        storage: Storage,
+        storage: LakeStorage,
         schema: pa.Schema,
         *,
         topic_id: str,
@@ -156,7 +156,7 @@ class TableFormat(Protocol):
         """`positions` says where partitions begin that do not at their first record: what is before is not wanted."""
 
 
-def _check_there(storage: Storage, file: WrittenFile) -> None:
+def _check_there(storage: LakeStorage, file: WrittenFile) -> None:
     """ArchiveError if the file is gone: a `vacuum` with too short a time may have taken it for a leftover."""
     if storage.size_bytes(file.path) != file.size_bytes:
         raise ArchiveError(
@@ -164,7 +164,7 @@ def _check_there(storage: Storage, file: WrittenFile) -> None:
         )
 
 
-def unreachable(storage: Storage, problem: Exception) -> ArchiveError:
+def unreachable(storage: LakeStorage, problem: Exception) -> ArchiveError:
     """A commit may have been made all the same. The next run reads the table, and goes on where it ends."""
     return ArchiveError(f"{storage.url} cannot be reached: {first_line(problem)}")
 

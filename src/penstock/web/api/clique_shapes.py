@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.ring import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Beat
+from penstock.ring import DEFAULT_LEASE_MS, LEASE_MS_MAX, LEASE_MS_MIN, Heartbeat
 from penstock.ring.names import NAME_CHARS_MAX, NAME_PATTERN, NAME_RULE
 from penstock.ring.slots import BITMAP_BYTES, SLOTS
 from penstock.web.api.expected import EXPECTED
@@ -40,7 +40,7 @@ class MemberParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker: WorkerName
 
 
-class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkerHeartbeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker's report. `epoch` is the newest table that it knows, `held` the slots that it has not let go of (a
     bitmap), `overdue` the number of slots that wait for an on_release which has not returned in time. The reply may be
     held back for `wait_ms` if there is no news for the worker."""
@@ -55,8 +55,8 @@ class WorkerBeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     overdue: Annotated[int, Meta(ge=0, le=SLOTS)] = 0
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
 
-    def beat(self, worker: str) -> Beat:
-        return Beat(
+    def heartbeat(self, worker: str) -> Heartbeat:
+        return Heartbeat(
             worker=worker,
             member_id=self.member_id,
             sequence=self.sequence,

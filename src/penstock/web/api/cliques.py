@@ -1,7 +1,7 @@
-"""Cliques: the beats of their workers, and what people see of them.
+"""Cliques: the heartbeats of their workers, and what people see of them.
 
-A clique has a queue of the same name, whose order is `owner`: the first beat creates its settings. The queue's messages
-go over WebSocket (`clique_worker`).
+A clique has a queue of the same name, whose order is `owner`: the first heartbeat creates its settings. The queue's
+messages go over WebSocket (`clique_worker`).
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import QueueDescription
 from penstock.node.queues.consumers import LISTED_MAX, MergedConsumer, shortened
-from penstock.ring import SLOTS, BeatReply, MemberDescription
+from penstock.ring import SLOTS, HeartbeatReply, MemberDescription
 from penstock.types import Caller, Isolation, Operation, ResourceType
 from penstock.web.api.clique_shapes import (
     CliqueFacts,
@@ -24,7 +24,7 @@ from penstock.web.api.clique_shapes import (
     CliqueRow,
     CliqueStreamFacts,
     MemberParams,
-    WorkerBeat,
+    WorkerHeartbeat,
 )
 from penstock.web.api.dead_letters import HANDLED_QUEUE
 from penstock.web.api.problems import Problem, refused, wrong
@@ -44,16 +44,18 @@ class Cliques:
 
     # --- workers
 
-    async def send_beat(self, call: Call[MemberParams, WorkerBeat]) -> BeatReply:
+    async def send_heartbeat(self, call: Call[MemberParams, WorkerHeartbeat]) -> HeartbeatReply:
         clique, body = call.params.clique, call.body
         for stream in body.streams:
             self._node.resources.check(call.caller, Operation.READ, ResourceType.TOPIC, stream)
         await self._ensure_queue(clique)
-        beat = body.beat(call.params.worker)
-        return await self._node.cliques.coordinators.beat(clique, beat, body.wait_ms, caller=call.caller)
+        heartbeat = body.heartbeat(call.params.worker)
+        return await self._node.cliques.coordinators.heartbeat(
+            clique, heartbeat, body.wait_ms, caller=call.caller
+        )
 
     async def _ensure_queue(self, clique: str) -> None:
-        """The first beat creates the settings of the clique's queue. Problem: another group has the name."""
+        """The first heartbeat creates the settings of the clique's queue. Problem: another group has the name."""
         node = self._node
         if node.group_config(clique).owner_ordered:
             return

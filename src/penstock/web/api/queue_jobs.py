@@ -20,9 +20,9 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.node import Node
 from penstock.node.calls.messages.queues import (
     DeliveryId,
+    MessageSettlement,
     ReceivedBatch,
     ReceiveRequest,
-    Settlement,
     SettleRequest,
 )
 from penstock.node.queues.failures import MAX_TEXT, MAX_TYPE
@@ -249,7 +249,9 @@ class QueueJobs:
         self, asked: ReceiveRequest, place: GroupId, kind: AckKind, ranges: Sequence[Range], caller: Caller
     ) -> None:
         """Settles messages that the consumer cannot be sent: else they would be delivered again and again."""
-        rows = [Settlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
+        rows = [
+            MessageSettlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)
+        ]
         if rows:
             request = SettleRequest(asked.group_id, asked.consumer, place, rows)
             await self._node.queues.router.settle(request, caller=caller)
@@ -259,12 +261,12 @@ class QueueJobs:
     async def settle_jobs(self, call: Call[QueueParams, SettleJobs]) -> Answer[Settled]:
         queue = call.params.queue
         told = _settlements(call.body)
-        groups: dict[JobReceipt, dict[int, tuple[str, Settlement]]] = {}
+        groups: dict[JobReceipt, dict[int, tuple[str, MessageSettlement]]] = {}
         for row, receipt in told:
             offsets = groups.setdefault(msgspec.structs.replace(receipt, offset=0), {})
             if receipt.offset in offsets:
                 raise wrong("accept", f"receipt {row.text} is there more than once")
-            settlement = Settlement(receipt.offset, row.kind, row.delay_ms, row.failure)
+            settlement = MessageSettlement(receipt.offset, row.kind, row.delay_ms, row.failure)
             offsets[receipt.offset] = row.text, settlement
         work = (self._settle_some(queue, like, rows, call.caller) for like, rows in groups.items())
         refused = [row for rows in await asyncio.gather(*work) for row in rows]
@@ -272,7 +274,7 @@ class QueueJobs:
         return Answer(207 if refused else 200, answer)
 
     async def _settle_some(
-        self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, Settlement]], caller: Caller
+        self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, MessageSettlement]], caller: Caller
     ) -> list[RefusedReceipt]:
         """Receipts that differ only in their offset."""
         if like.queue != queue:

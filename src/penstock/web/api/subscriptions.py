@@ -44,7 +44,7 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     subscription: str
     topics: list[str]
-    home: int
+    coordinator: int
     attached: bool
     since_ms: int
     ttl_ms: int
@@ -190,7 +190,7 @@ def _summary(description: SubscriptionDescription, ranges: Ranges, now_ms: int) 
     return SubscriptionSummary(
         subscription=description.name,
         topics=description.topics,
-        home=description.home,
+        coordinator=description.coordinator,
         attached=description.is_attached,
         since_ms=description.since_ms,
         ttl_ms=description.ttl_ms,

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from penstock.ring import Beat, CliqueDescription, CliqueOutline, Table
+from penstock.ring import CliqueDescription, CliqueOutline, Heartbeat, Table
 
 
-class CliqueBeat(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's beat. The reply may be held back for `wait_ms` if it has no news."""
+class CliqueHeartbeat(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's heartbeat. The reply may be held back for `wait_ms` if it has no news."""
 
     clique: str
-    beat: Beat
+    heartbeat: Heartbeat
     wait_ms: int = 0
 
 

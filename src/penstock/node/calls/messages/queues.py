@@ -51,7 +51,7 @@ class ReturnRequest(msgspec.Struct, frozen=True, array_like=True):
     ranges: list[tuple[int, int]]
 
 
-class Settlement(msgspec.Struct, frozen=True, array_like=True):
+class MessageSettlement(msgspec.Struct, frozen=True, array_like=True):
     """A consumer's decision about one message: a kind of `queue.AckKind`, and the delay of a release."""
 
     offset: int
@@ -74,7 +74,7 @@ class SettleRequest(msgspec.Struct, frozen=True, array_like=True):
     group_id: str
     consumer: str
     partition: GroupId
-    rows: list[Settlement]
+    rows: list[MessageSettlement]
     delivery: DeliveryId | None = None
 
 

@@ -37,7 +37,7 @@ class PositionDescription(msgspec.Struct, frozen=True, array_like=True):
 
 class SubscriptionDescription(msgspec.Struct, frozen=True, array_like=True):
     name: str
-    home: int
+    coordinator: int
     topics: list[str]
     is_attached: bool
     since_ms: int

@@ -34,7 +34,7 @@ export async function show(view) {
       tile("Subscriber", attachment(found), ago(found.since_ms)),
       tile("Lag", count(found.lag), "messages that are not acked"),
       tile("Pushed, not acked", count(found.unacked), found.deferred ? `${plural(found.deferred, "message")} not due yet` : null),
-      tile("Node", count(found.home), "keeps it and pushes"),
+      tile("Node", count(found.coordinator), "keeps it and pushes"),
       tile("Forgotten", found.ttl_left_ms === null ? "no" : `in ${duration(found.ttl_left_ms)}`, `after ${duration(found.ttl_ms)} without a subscriber`),
     );
   });

@@ -11,7 +11,7 @@ import { link } from "../lib/router.js";
 const REFRESH_MS = 5_000;
 
 /**
- * @typedef {{subscription: string, topics: string[], home: number, attached: boolean, since_ms: number, ttl_ms: number,
+ * @typedef {{subscription: string, topics: string[], coordinator: number, attached: boolean, since_ms: number, ttl_ms: number,
  *   ttl_left_ms: number | null, lag: number | null}} Subscription
  */
 
@@ -29,7 +29,7 @@ export async function show(view) {
         { title: "Since", value: (one) => -one.since_ms, cell: (one) => ago(one.since_ms) },
         { title: "Topics", value: (one) => one.topics.join(", "), cell: (one) => topicLinks(one.topics), class: "name" },
         { title: "Lag", value: (one) => one.lag, cell: (one) => count(one.lag), numeric: true },
-        { title: "Node", value: (one) => one.home, numeric: true },
+        { title: "Node", value: (one) => one.coordinator, numeric: true },
         { title: "Forgotten", value: (one) => one.ttl_left_ms, cell: (one) => (one.ttl_left_ms === null ? "not while attached" : `in ${duration(one.ttl_left_ms)}`) },
       ],
     }),

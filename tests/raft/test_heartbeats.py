@@ -1,4 +1,4 @@
-"""One beat for many groups. A lost, repeated or reordered frame must never count as a beat, or as a lease."""
+"""One heartbeat for many groups. A lost, repeated or reordered frame must never count as a heartbeat, or as a lease."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -7,9 +7,17 @@ import msgspec
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import Beat, BeatFrame, BeatReceiver, BeatReply, BeatSender, Raft, Role
-from penstock.raft.beats import NO_REBORN, decode, encode
-from penstock.raft.beats import Pair as PairOfReplicas
+from penstock.raft import (
+    Heartbeat,
+    HeartbeatFrame,
+    HeartbeatReceiver,
+    HeartbeatReply,
+    HeartbeatSender,
+    Raft,
+    Role,
+)
+from penstock.raft.heartbeats import NO_REBORN, decode, encode
+from penstock.raft.heartbeats import Pair as PairOfReplicas
 from penstock.raft.leader import Leader
 from penstock.types import NO_TERM, GroupId
 from tests.raft.machine import SETTINGS, replica
@@ -24,10 +32,10 @@ class Pair:
     def __init__(self) -> None:
         self.scripted_groups = {group: ScriptedGroup(3) for group in (A, B)}
         for scripted in self.scripted_groups.values():
-            scripted.play(">> elect 1\n>> beat 1")
+            scripted.play(">> elect 1\n>> heartbeat 1")
         self.now = max(scripted.now for scripted in self.scripted_groups.values())
-        self.sender = BeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
-        self.receiver = BeatReceiver(replica(1))
+        self.sender = HeartbeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
+        self.receiver = HeartbeatReceiver(replica(1))
 
     def leader(self, group: GroupId) -> Raft | None:
         return self.scripted_groups[group].machines[1].raft
@@ -35,21 +43,21 @@ class Pair:
     def follower(self, group: GroupId) -> Raft | None:
         return self.scripted_groups[group].machines[2].raft
 
-    def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NO_REBORN) -> BeatFrame:
-        beats = [
-            (group, scripted.machines[1].raft.beat()) for group, scripted in self.scripted_groups.items()
+    def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NO_REBORN) -> HeartbeatFrame:
+        heartbeats = [
+            (group, scripted.machines[1].raft.heartbeat()) for group, scripted in self.scripted_groups.items()
         ]
-        frame = self.sender.frame(self.now, beats, reborn)
+        frame = self.sender.frame(self.now, heartbeats, reborn)
         assert frame is not None
         return frame
 
-    def hear(self, frame: BeatFrame) -> BeatReply | None:
+    def hear(self, frame: HeartbeatFrame) -> HeartbeatReply | None:
         reply, effects = self.receiver.receive(self.now, frame, self.follower)
         for group, some in effects:
             self.scripted_groups[group].machines[2].do(self.now, some)
         return reply
 
-    def exchange(self) -> BeatFrame:
+    def exchange(self) -> HeartbeatFrame:
         frame = self.frame()
         reply = self.hear(frame)
         assert reply is not None
@@ -57,8 +65,8 @@ class Pair:
         return frame
 
 
-def groups(frame: BeatFrame) -> list[GroupId]:
-    return [beat.group for beat in frame.changed]
+def groups(frame: HeartbeatFrame) -> list[GroupId]:
+    return [heartbeat.group for heartbeat in frame.changed]
 
 
 def test_a_frame_names_only_changed_groups() -> None:
@@ -70,7 +78,7 @@ def test_a_frame_names_only_changed_groups() -> None:
     assert pair.scripted_groups[B].machines[2].raft.commit_index == 2
 
 
-def test_a_group_that_a_frame_does_not_name_still_gets_its_beat() -> None:
+def test_a_group_that_a_frame_does_not_name_still_gets_its_heartbeat() -> None:
     pair = Pair()
     pair.exchange()
     pair.now += 0.9
@@ -81,21 +89,21 @@ def test_a_group_that_a_frame_does_not_name_still_gets_its_beat() -> None:
 
 
 def test_a_lost_frame_leads_to_everything_being_named_again() -> None:
-    """The lost one may have said that a group has another leader: until then no group counts a beat as heard."""
+    """The lost one may have said that a group has another leader: until then no group counts a heartbeat as heard."""
     pair = Pair()
     pair.exchange()
     pair.now += 0.2
     pair.frame()
     pair.now += 0.2
     reply = pair.hear(late := pair.frame())
-    assert reply == BeatReply(7, late.sequence, True, [])
+    assert reply == HeartbeatReply(7, late.sequence, True, [])
     assert pair.scripted_groups[A].machines[2].raft.heard_at == pair.now - 0.4
     pair.sender.receive(pair.now, reply, pair.leader)
     frame = pair.exchange()
     assert (frame.reset, groups(frame)) == (True, [A, B])
 
 
-def test_a_repeated_or_late_frame_is_not_a_beat() -> None:
+def test_a_repeated_or_late_frame_is_not_a_heartbeat() -> None:
     pair = Pair()
     first = pair.exchange()
     second = pair.exchange()
@@ -108,7 +116,7 @@ def test_a_repeated_or_late_frame_is_not_a_beat() -> None:
 def test_a_restarted_receiver_asks_for_all_groups() -> None:
     pair = Pair()
     pair.exchange()
-    pair.receiver = BeatReceiver(replica(1))
+    pair.receiver = HeartbeatReceiver(replica(1))
     assert pair.exchange().reset is False
     assert groups(pair.exchange()) == [A, B]
 
@@ -117,7 +125,7 @@ def test_a_reply_of_another_session_is_ignored() -> None:
     pair = Pair()
     reply = pair.hear(pair.frame())
     assert reply is not None
-    pair.sender = BeatSender(replica(2), session=8, lease_s=SETTINGS.lease_s)
+    pair.sender = HeartbeatSender(replica(2), session=8, lease_s=SETTINGS.lease_s)
     pair.frame()
     pair.now += 5
     pair.sender.receive(pair.now, reply, pair.leader)
@@ -137,12 +145,12 @@ def test_a_reply_does_not_confirm_a_term_that_began_after_its_frame() -> None:
     pair.frame()
     assert reply is not None
     pair.sender.receive(pair.now, reply, pair.leader)
-    peers = {row.replica.node: row.beat_sent_at for row in leader.progress()}
+    peers = {row.replica.node: row.heartbeat_sent_at for row in leader.progress()}
     assert peers[2] == float("-inf")
-    assert {row.beat_sent_at for row in pair.scripted_groups[B].machines[1].raft.progress()} >= {sent_at}
+    assert {row.heartbeat_sent_at for row in pair.scripted_groups[B].machines[1].raft.progress()} >= {sent_at}
 
 
-def test_a_group_in_a_later_term_refuses_the_beat_and_deposes_the_leader() -> None:
+def test_a_group_in_a_later_term_refuses_the_heartbeat_and_deposes_the_leader() -> None:
     pair = Pair()
     pair.exchange()
     follower = pair.scripted_groups[A].machines[2]
@@ -165,7 +173,7 @@ def test_a_reply_behind_a_lost_one_gives_no_lease_and_everything_is_named_again(
     assert isinstance(leader.part, Leader)
     before = leader.part.lease_at(replica(2))
     pair.now += 0.1
-    pair.hear(pair.frame())  # its reply is lost: it may have named a group that did not take the beat
+    pair.hear(pair.frame())  # its reply is lost: it may have named a group that did not take the heartbeat
     pair.now += 0.1
     pair.exchange()
     assert leader.part.lease_at(replica(2)) == before
@@ -200,14 +208,14 @@ def test_a_group_that_the_sender_no_longer_leads_is_dropped() -> None:
 def test_frames_travel_as_bytes() -> None:
     pair = Pair()
     frame = pair.frame()
-    reply = BeatReply(1, 2, True, [(A, 5), (B, -1)])
+    reply = HeartbeatReply(1, 2, True, [(A, 5), (B, -1)])
     assert decode(encode(frame)) == frame
     assert decode(encode(reply)) == reply
     assert len(encode(frame)) < 100
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\x93", b"\x96\x00\x01", encode(BeatReply(0, 0, False, []))[:-1], b"[1]"]
+    "body", [b"", b"\x93", b"\x96\x00\x01", encode(HeartbeatReply(0, 0, False, []))[:-1], b"[1]"]
 )
 def test_garbage_is_the_peers_fault(body: bytes) -> None:
     with pytest.raises(ProtocolViolation):
@@ -223,12 +231,12 @@ def test_a_frame_of_too_many_bytes_is_not_read() -> None:
 def test_a_lease_outside_its_range_is_refused(lease_s: float) -> None:
     """A follower that believed it would never elect another leader."""
     with pytest.raises(ProtocolViolation, match="does not parse"):
-        decode(encode(BeatFrame(7, 1, True, [], [], lease_s)))
+        decode(encode(HeartbeatFrame(7, 1, True, [], [], lease_s)))
 
 
 def test_a_follower_learns_the_lease_from_the_frame() -> None:
     pair = Pair()
-    pair.sender = BeatSender(replica(2), session=7, lease_s=0.7)
+    pair.sender = HeartbeatSender(replica(2), session=7, lease_s=0.7)
     pair.exchange()
     follower = pair.follower(A)
     assert follower is not None
@@ -242,26 +250,26 @@ def test_a_frame_of_an_earlier_version_is_a_lease_for_an_election_timeout() -> N
     pair.exchange()
     fields = msgspec.msgpack.decode(encode(pair.frame()))
     older = decode(msgspec.msgpack.encode(fields[:-1]))
-    assert isinstance(older, BeatFrame)
+    assert isinstance(older, HeartbeatFrame)
     pair.hear(older)
     follower = pair.follower(A)
     assert follower is not None
     assert follower.honours_lease(pair.now + SETTINGS.election_timeout_s - 0.01)
 
 
-def test_a_follower_that_does_not_know_its_match_asks_with_every_beat() -> None:
-    """The first question may be lost, and the beats that follow say nothing new."""
+def test_a_follower_that_does_not_know_its_match_asks_with_every_heartbeat() -> None:
+    """The first question may be lost, and the heartbeats that follow say nothing new."""
     pair = Pair()
     pair.exchange()
     scripted = pair.scripted_groups[A]
     scripted.play(">> crash 2\n>> start 2")
-    pair.receiver = BeatReceiver(replica(1))
+    pair.receiver = HeartbeatReceiver(replica(1))
     pair.exchange()
     pair.exchange()
     scripted.play(">> deliver")
     scripted.machines[2].crash()
     scripted.machines[2].start(pair.now)
-    pair.receiver = BeatReceiver(replica(1))
+    pair.receiver = HeartbeatReceiver(replica(1))
     pair.exchange()
     pair.exchange()
     scripted.wires.clear()
@@ -280,24 +288,24 @@ def test_a_recreated_replica_is_addressed_and_answers_under_its_new_incarnation(
     scripted = pair.scripted_groups[A]
     scripted.wipe(2, reborn.incarnation)
     scripted.play(">> change 1 1 2 3\n>> settle")
-    pair.receiver = BeatReceiver(replica(1), replica(2))
+    pair.receiver = HeartbeatReceiver(replica(1), replica(2))
     pair.now = max(one.now for one in pair.scripted_groups.values())
     frame = pair.frame(reborn={A: PairOfReplicas(0, reborn.incarnation)})
     reply = pair.hear(frame)
     assert reply is not None
     assert reply.refused == []
     pair.sender.receive(pair.now, reply, pair.leader)
-    progress = {one.replica: one.beat_sent_at for one in scripted.machines[1].raft.progress()}
+    progress = {one.replica: one.heartbeat_sent_at for one in scripted.machines[1].raft.progress()}
     assert progress[reborn] == pair.now
     assert scripted.machines[2].raft.heard_at == pair.now
 
 
 @pytest.mark.parametrize("life", [0, 2])
-def test_a_beat_for_another_incarnation_is_not_taken(life: int) -> None:
+def test_a_heartbeat_for_another_incarnation_is_not_taken(life: int) -> None:
     pair = Pair()
     scripted = pair.scripted_groups[A]
     scripted.wipe(2, replica(2).in_life(1).incarnation)
-    pair.receiver = BeatReceiver(replica(1), replica(2))
+    pair.receiver = HeartbeatReceiver(replica(1), replica(2))
     meant = replica(2).in_life(life).incarnation if life else 0
     reply = pair.hear(pair.frame(reborn={A: PairOfReplicas(0, meant)}))
     assert reply is not None
@@ -305,13 +313,13 @@ def test_a_beat_for_another_incarnation_is_not_taken(life: int) -> None:
 
 
 def test_a_recreated_leader_is_followed_under_its_new_incarnation() -> None:
-    receiver = BeatReceiver(replica(1), replica(2))
+    receiver = HeartbeatReceiver(replica(1), replica(2))
     scripted = ScriptedGroup(3)
     follower = scripted.machines[2]
     reborn = replica(1).in_life(3)
-    sender = BeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
+    sender = HeartbeatSender(replica(2), session=7, lease_s=SETTINGS.lease_s)
     lives = {A: PairOfReplicas(reborn.incarnation, 0)}
-    frame = sender.frame(scripted.now, [(A, Beat(4, 0, 0))], lives)
+    frame = sender.frame(scripted.now, [(A, Heartbeat(4, 0, 0))], lives)
     assert frame is not None
     _, effects = receiver.receive(scripted.now, frame, lambda _: follower.raft)
     follower.do(scripted.now, effects[0][1])

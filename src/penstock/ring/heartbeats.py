@@ -1,6 +1,6 @@
-"""Beats: the one request by which a worker joins its clique, stays in it, hands slots over and leaves.
+"""Heartbeats: the one request by which a worker joins its clique, stays in it, hands slots over and leaves.
 
-A worker sends a beat several times per lease, and at once when it has something to report. The reply tells it the
+A worker sends a heartbeat several times per lease, and at once when it has something to report. The reply tells it the
 newest table if it does not know it. Both are plain values: msgspec writes them as JSON or msgpack.
 """
 
@@ -14,7 +14,7 @@ from penstock.ring.slots import SLOTS, check_bitmap
 from penstock.ring.table import NO_EPOCH, Table
 
 DEFAULT_LEASE_MS = 8_000
-"""A crash costs this long. Shorter leases end when a busy machine delays a few beats."""
+"""A crash costs this long. Shorter leases end when a busy machine delays a few heartbeats."""
 LEASE_MS_MIN = 500
 """Below, ordinary pauses of a process (garbage collection, a busy machine) would end leases all the time."""
 LEASE_MS_MAX = 600_000
@@ -39,7 +39,7 @@ class CliqueLimits(msgspec.Struct, frozen=True, kw_only=True):
 LIMITS = CliqueLimits()
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A worker reports to its clique."""
 
     worker: str
@@ -47,9 +47,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     """This incarnation of the worker: random, and never used again."""
     sequence: int
-    """Grows with each beat of a member: a beat that comes late or twice changes nothing."""
+    """Grows with each heartbeat of a member: a heartbeat that comes late or twice changes nothing."""
     lease_ms: int = DEFAULT_LEASE_MS
-    """For how long it may start handlers without a reply. The first beat decides; the reply says what holds."""
+    """For how long it may start handlers without a reply. The first heartbeat decides; the reply says what holds."""
     epoch: int = NO_EPOCH
     """The newest table that it knows, or (before it is a member) the epoch that a reply has introduced it to."""
     held: bytes = b""
@@ -61,8 +61,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     overdue: int = 0
     """How many slots it does not hand over because its on_release has not returned in time; for the same people."""
 
-    def check(self, limits: CliqueLimits = LIMITS) -> "Beat":
-        """Raises KafkaError for a beat that no worker sends; gives the beat back otherwise."""
+    def check(self, limits: CliqueLimits = LIMITS) -> "Heartbeat":
+        """Raises KafkaError for a heartbeat that no worker sends; gives the heartbeat back otherwise."""
         _check_name("worker", self.worker)
         size = len(self.member_id.encode("utf-8", "surrogatepass"))
         most = limits.max_member_id_bytes
@@ -101,13 +101,13 @@ def _check(field: str, value: object, fine: bool, expected: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{field} is {value!r}: expected {expected}")
 
 
-class BeatStatus(StrEnum):
+class HeartbeatStatus(StrEnum):
     """Where the worker stands."""
 
     OK = "ok"
-    """It is a member, and its lease counts from the moment at which it sent the beat."""
+    """It is a member, and its lease counts from the moment at which it sent the heartbeat."""
     INTRODUCED = "introduced"
-    """It is not a member yet. It joins with its next beat, which names the epoch of this reply."""
+    """It is not a member yet. It joins with its next heartbeat, which names the epoch of this reply."""
     NAME_TAKEN = "name_taken"
     """Another incarnation has its name, until that has left or its lease has ended: ask again after `retry_ms`."""
     FENCED = "fenced"
@@ -116,12 +116,12 @@ class BeatStatus(StrEnum):
     """The clique has as many members as it may have: ask again after `retry_ms`."""
 
 
-class BeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The clique's answer to a beat."""
+class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The clique's answer to a heartbeat."""
 
-    status: BeatStatus
+    status: HeartbeatStatus
     sequence: int
-    """Of the beat that this answers."""
+    """Of the heartbeat that this answers."""
     epoch: int
     """The newest one."""
     lease_ms: int

@@ -1,16 +1,16 @@
-"""Beats and replies as bytes, and the limits of a beat."""
+"""Heartbeats and replies as bytes, and the limits of a heartbeat."""
 
 import msgspec
 import pytest
 
 from penstock.clique.names import checked_clique, checked_stream, checked_worker
 from penstock.errors import KafkaError
-from penstock.ring import Beat, BeatReply, CliqueLimits, bitmap_of, check_clique_name
+from penstock.ring import CliqueLimits, Heartbeat, HeartbeatReply, bitmap_of, check_clique_name
 from penstock.ring.clique_state import CliqueState
 
 LIMITS = CliqueLimits(max_member_id_bytes=4, max_streams=2, max_streams_bytes=8)
 BAD_NAMES = ["", "x" * 201, "a b", ".", ".a", "a.", "a..b", "a\n", "a/b", "caf\u00e9", "a*", "\x00"]
-GOOD = Beat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=("a", "b"))
+GOOD = Heartbeat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ GOOD = Beat(worker="w", member_id="1", sequence=1, held=bitmap_of([1]), streams=
         ({"streams": (".",)}, "streams"),
     ],
 )
-def test_a_beat_beyond_a_limit_is_refused_and_the_error_names_the_field(wrong, field) -> None:
+def test_a_heartbeat_beyond_a_limit_is_refused_and_the_error_names_the_field(wrong, field) -> None:
     GOOD.check(LIMITS)
     with pytest.raises(KafkaError, match=f"^{field}"):
         msgspec.structs.replace(GOOD, **wrong).check(LIMITS)
@@ -54,10 +54,10 @@ def test_the_coordinator_and_the_client_take_the_same_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [msgspec.json, msgspec.msgpack])
-def test_beats_and_replies_survive_the_wire(codec) -> None:
+def test_heartbeats_and_replies_survive_the_wire(codec) -> None:
     state = CliqueState.begin(1_000_000)
-    beat = msgspec.structs.replace(GOOD, epoch=state.epoch)
-    state, reply = state.beat(beat, 0)
+    heartbeat = msgspec.structs.replace(GOOD, epoch=state.epoch)
+    state, reply = state.heartbeat(heartbeat, 0)
     assert reply.table is not None
-    assert codec.decode(codec.encode(beat), type=Beat) == beat
-    assert codec.decode(codec.encode(reply), type=BeatReply) == reply
+    assert codec.decode(codec.encode(heartbeat), type=Heartbeat) == heartbeat
+    assert codec.decode(codec.encode(reply), type=HeartbeatReply) == reply
