@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock import Broker
+from penstock.client import admin, topic_cache
 
 # How long an example takes says nothing on a machine that does other things too.
 # Thirty examples each, unless a test says otherwise: there are hundreds of such tests, and they run often.
@@ -31,6 +32,9 @@ os.environ["PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS"] = "0"
 # Requests of tests wait as long as everything else in them. By default they fail after 5 seconds.
 _timeouts = httpx._config.DEFAULT_TIMEOUT_CONFIG
 _timeouts.connect = _timeouts.read = _timeouts.write = _timeouts.pool = 60.0
+
+# The same for a client's first answer from its broker. Tests of a broker that is not there set less.
+topic_cache.FIRST_SECONDS = admin.FIRST_SECONDS = 60.0  # type: ignore[misc]
 
 HERE = Path(__file__).parent
 

@@ -155,6 +155,7 @@ def test_a_missing_partition_is_named(client: Client, topic: str) -> None:
         client.publish(topic, b"x", partition=5)
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_an_unreachable_broker_is_an_error_that_says_what_to_check() -> None:
     [port] = free_ports(1)
     servers = f"127.0.0.1:{port}"

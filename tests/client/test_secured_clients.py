@@ -169,6 +169,7 @@ def check_told(client: Client, topic: str, kind: type[ClientError], words: str) 
         assert not any(secret in str(refused.value) for secret in SECRETS)
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_a_wrong_password(node: SecuredNode, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Client(node.address("tls"), **node.arguments("alice", "wrong-password")) as client:
@@ -212,6 +213,7 @@ def test_no_login_where_one_is_required(node: SecuredNode) -> None:
         client.admin.queues()
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_an_expired_token(node: SecuredNode) -> None:
     arguments = {"token": token("alice", -600), "tls_ca": node.certificates.ca}
     client = Client(node.address("tls"), **arguments)
@@ -219,6 +221,7 @@ def test_an_expired_token(node: SecuredNode) -> None:
         client.admin.topics()
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_a_certificate_that_is_not_trusted(node: SecuredNode) -> None:
     arguments = {"user": "alice", "password": "alice-password", "tls": True}
     with Client(node.address("tls"), **arguments) as client:
@@ -229,6 +232,7 @@ def test_a_certificate_that_is_not_trusted(node: SecuredNode) -> None:
                 use()
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_tls_where_there_is_none_and_none_where_there_is(node: SecuredNode) -> None:
     login = {"user": "alice", "password": "alice-password"}
     with Client(node.address("tls"), **login) as client:
@@ -237,6 +241,7 @@ def test_tls_where_there_is_none_and_none_where_there_is(node: SecuredNode) -> N
         check_told(client, "orders", TlsFailed, "this port does not speak TLS")
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_a_login_where_there_is_none(broker: Broker) -> None:
     with Client(broker.bootstrap_servers, user="alice", password="alice-password") as client:
         check_told(client, "orders", LoginFailed, "clients do not log in on this port")
