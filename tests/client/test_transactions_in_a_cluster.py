@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pytest
 
 from penstock.client import Client, ClientError, Job, Queue
@@ -10,7 +9,6 @@ from penstock.cluster import STATE_TOPIC, TRANSACTIONS_TOPIC
 from penstock.config import GroupSettings, TransactionSettings
 from tests.client.committed import committed_values
 from tests.faults.waiting import eventually
-from tests.kafka.trio import QUICK
 from tests.web.test_push_cluster import WebTrio
 
 SOON = 60.0
@@ -21,9 +19,7 @@ Unique = Callable[[str], str]
 def trio() -> Iterator[WebTrio]:
     groups = GroupSettings(offsets_topic_partitions=3, state_topic_partitions=1)
     settings = {"transactions": TransactionSettings(topic_partitions=1)}
-    # Roles are handed over; a busy machine must not cause elections beside that.
-    calm = msgspec.structs.replace(QUICK, election_timeout_ms=3_000)
-    with WebTrio(calm, groups, settings=settings) as running:
+    with WebTrio(groups=groups, settings=settings) as running:
         yield running
 
 

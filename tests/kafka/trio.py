@@ -1,7 +1,6 @@
 """A cluster of three nodes inside this process, as clients see it: leaders, coordinators, lost nodes.
 
-All three live on one event loop in a thread. Their logs are in memory and outlive a restart; their patience is short,
-so that an election takes a moment.
+All three live on one event loop in a thread. Their logs are in memory and outlive a restart.
 """
 
 import asyncio
@@ -35,10 +34,9 @@ ROUND_SECONDS = 0.05
 LARGE_FRAME_BYTES = 64 * 1024
 TAIL_BYTES = 64
 """Of random bytes: enough to know a frame again."""
-QUICK = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=50, auto_rebalance=False)
-"""Leaders stay where a test put them: the controller does not move them back."""
 CALM = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""For tests that need no quick elections: a busy machine must not depose a leader."""
+"""Leaders stay where a test put them: a stall of the machine does not depose them, and the controller does not move
+them back. An election that a test causes takes some seconds of waiting, and no CPU."""
 
 
 class LastingDisk(MemoryDisk):
@@ -71,7 +69,7 @@ class Trio:
 
     def __init__(
         self,
-        replication: ClusterSettings = QUICK,
+        replication: ClusterSettings = CALM,
         groups: GroupSettings | None = None,
         *,
         status_topic: str = "",

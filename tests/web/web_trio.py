@@ -8,15 +8,14 @@ from typing import Any
 import httpx
 
 from penstock.web import WebPort
-from tests.kafka.trio import CALM, Trio
+from tests.kafka.trio import Trio
 
 
 class WebTrio(Trio):
-    """A Trio that can be called over HTTP. It is calm: a publish while a leader is deposed would have an unknown
-    outcome."""
+    """A Trio that can be called over HTTP."""
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
-        super().__init__(CALM, settings=settings)
+        super().__init__(settings=settings)
         self._ports: dict[int, WebPort] = {}
         self._urls: dict[int, str] = {}
         for node_id in self.running:

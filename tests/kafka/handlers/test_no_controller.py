@@ -1,24 +1,21 @@
-"""The controller dies: until the next election, clients use the nodes that they reach, and are not redirected to it."""
+"""The controller dies: until the next election, clients use the nodes that they reach, and are not redirected to it.
+Elections of a `Trio` take seconds: long enough for the requests before the next controller is elected."""
 
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.config import ClusterSettings
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.kafka.requests import ask
 from tests.kafka.trio import PATIENCE_SECONDS, Trio
 
-SLOW = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""Long enough for requests before the next controller is elected."""
-
 
 @pytest.fixture
 def trio() -> Iterator[Trio]:
-    with Trio(replication=SLOW) as cluster:
+    with Trio() as cluster:
         yield cluster
 
 

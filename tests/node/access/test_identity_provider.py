@@ -157,7 +157,7 @@ def test_a_provider_that_answers_byte_by_byte_holds_up_tokens_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its answer is used when it has come."""
-    monkeypatch.setattr(identity_provider, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(identity_provider, "FETCH_SECONDS", 2.0)
     may_end = Event()
 
     class Slow(Server):

@@ -2,10 +2,13 @@
 
 import time
 
-from tests.kafka.requests import create
-from tests.kafka.trio import QUICK, Trio
+import msgspec
 
-PAUSE_SECONDS = 2.5 * QUICK.election_timeout_ms / 1000
+from tests.kafka.requests import create
+from tests.kafka.trio import CALM, Trio
+
+QUICK_ELECTIONS = msgspec.structs.replace(CALM, election_timeout_ms=1500, heartbeat_interval_ms=50)
+PAUSE_SECONDS = 2.5 * QUICK_ELECTIONS.election_timeout_ms / 1000
 """Longer than the patience of every follower."""
 PARTITIONS = 20
 
@@ -19,7 +22,7 @@ def terms(trio: Trio, topic: str) -> list[int]:
 
 
 def test_a_pause_of_all_nodes_deposes_no_leader() -> None:
-    with Trio() as trio:
+    with Trio(QUICK_ELECTIONS) as trio:
         with trio.client(1) as client:
             create(client, "orders", partitions=PARTITIONS)
         for index in range(PARTITIONS):

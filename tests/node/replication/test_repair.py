@@ -19,7 +19,7 @@ from penstock.node.replication.repair import ROUNDS_BEFORE_ERROR
 from penstock.types import GroupId, Offset
 from tests.faults.waiting import eventually
 from tests.kafka.requests import create
-from tests.kafka.trio import CALM, PATIENCE_SECONDS, LastingDisk, Trio
+from tests.kafka.trio import PATIENCE_SECONDS, LastingDisk, Trio
 
 RECORDS = 60
 BETWEEN_WRITES_SECONDS = 0.01
@@ -34,7 +34,7 @@ in another way; the checksum detects the others, as it does for records."""
 
 @pytest.fixture
 def trio() -> Iterator[Trio]:
-    with Trio(CALM) as running:
+    with Trio() as running:
         yield running
 
 

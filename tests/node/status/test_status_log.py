@@ -34,7 +34,7 @@ from penstock.node.status.status_log import MAX_WAITING, StatusLog
 from penstock.types import Caller, NodeId
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.kafka.raw import RawClient
-from tests.kafka.trio import CALM, Trio
+from tests.kafka.trio import Trio
 from tests.web.pushing import subscriber
 
 from .status_events import PATIENCE_SECONDS, TOPIC, Event, events_until, has, has_all, told
@@ -482,7 +482,7 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
 
 
 def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event() -> None:
-    with Trio(CALM, status_topic=TOPIC) as trio:
+    with Trio(status_topic=TOPIC) as trio:
         events_until(
             trio.bootstrap_servers,
             lambda events: {event["node_id"] for event in told(events, "broker.ready")} == {1, 2, 3},
