@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -29,7 +30,7 @@ def test_a_turn_that_holds_the_loop_is_counted_and_logged_with_its_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = NodeMetrics(0.0)
-    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.0)
+    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda _: 0.0)
 
     async def scenario() -> None:
         watchdog = LoopWatchdog(metrics)
@@ -49,7 +50,7 @@ def test_a_late_turn_without_a_known_cause_is_counted_and_not_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = NodeMetrics(0.0)
-    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.0)
+    monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda _: 0.0)
 
     async def scenario() -> None:
         watchdog = LoopWatchdog(metrics)
@@ -72,7 +73,7 @@ def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
         watchdog = LoopWatchdog(metrics)
         watchdog._due = time.monotonic() - 1
         watchdog.cause = "any function"
-        monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda: 0.9)
+        monkeypatch.setattr(loop_watchdog, "waited_for_cpu", lambda _: 0.9)
         watchdog._on_timer()
         assert watchdog._timer is not None
         watchdog._timer.cancel()
@@ -81,9 +82,19 @@ def test_time_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert metrics.slow_turns == 0
 
 
+@pytest.mark.skipif(not Path(loop_watchdog.SCHEDULER_FILE).exists(), reason="the system does not tell")
 def test_the_system_tells_how_long_a_thread_waited_for_a_cpu() -> None:
-    before = loop_watchdog.waited_for_cpu()
-    assert loop_watchdog.waited_for_cpu() >= before >= 0.0
+    async def scenario() -> tuple[float, float, float]:
+        watchdog = LoopWatchdog(NodeMetrics(0.0))
+        watchdog.start()
+        before = loop_watchdog.waited_for_cpu(watchdog._scheduler_fd)
+        after = loop_watchdog.waited_for_cpu(watchdog._scheduler_fd)
+        watchdog.stop()
+        return before, after, loop_watchdog.waited_for_cpu(watchdog._scheduler_fd)
+
+    before, after, stopped = asyncio.run(scenario())
+    assert after >= before > 0.0
+    assert stopped == 0.0
 
 
 def stack_of(function: Callable[[threading.Event, threading.Event], None]) -> str:
