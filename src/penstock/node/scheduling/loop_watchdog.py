@@ -26,7 +26,8 @@ log = logging.getLogger("penstock.node")
 
 SLOW_SECONDS = 0.25
 TIMER_SECONDS = 0.2
-"""A turn is counted for sure when it takes this much longer than SLOW_SECONDS."""
+"""A turn is counted for sure when it takes this much longer than SLOW_SECONDS, and its cause is seen for sure when it
+takes twice this much longer."""
 SCHEDULER_FILE = "/proc/thread-self/schedstat"
 """Linux: nanoseconds on a CPU, nanoseconds waiting for one, and how often it got one."""
 SCHEDULER_BYTES = 128
