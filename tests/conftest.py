@@ -34,7 +34,7 @@ os.environ["PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS"] = "0"
 _timeouts = httpx._config.DEFAULT_TIMEOUT_CONFIG
 _timeouts.connect = _timeouts.read = _timeouts.write = _timeouts.pool = 60.0
 
-# The same for a client's first answer from its broker. Tests of a broker that is not there set less.
+# The same for a client's first answer from its broker. Tests of clients that get none use `gives_up_soon`.
 for _module in (topic_cache, admin):
     setattr(_module, "FIRST_SECONDS", 60.0)  # noqa: B010 - mypy knows it as a constant
 
@@ -78,3 +78,10 @@ def disk_broker(tmp_path: Path) -> Iterator[Broker]:
 def unique() -> Callable[[str], str]:
     """Names that no other test uses."""
     return lambda prefix: f"{prefix}-{uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def gives_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that never gets an answer says so after the time that users wait for it."""
+    monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 5.0)
+    monkeypatch.setattr(admin, "FIRST_SECONDS", 5.0)

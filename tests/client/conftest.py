@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock import Broker
-from penstock.client import Client, admin, topic_cache
+from penstock.client import Client
 
 
 @pytest.fixture
@@ -29,10 +29,3 @@ def group(client: Client, unique: Callable[[str], str]) -> str:
     name = unique("workers")
     client.admin.alter_queue(name, {"share.auto.offset.reset": "earliest"})
     return name
-
-
-@pytest.fixture
-def gives_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that never gets an answer says so after the time that users wait for it."""
-    monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 5.0)
-    monkeypatch.setattr(admin, "FIRST_SECONDS", 5.0)

@@ -45,6 +45,7 @@ def test_the_login_may_be_in_the_address_which_is_never_shown_with_it(node: Secu
     assert PASSWORDS["admin"] not in f"{clique!r} {clique.status()}"
 
 
+@pytest.mark.usefixtures("gives_up_soon")
 def test_a_wrong_password_ends_the_start(node: SecuredNode, unique) -> None:
     clique = BlockingClique(
         unique("pricing"), f"penstock://{node.address('tls')}", **node.arguments("admin", "wrong-password")
