@@ -1,11 +1,11 @@
-"""Penstock's own figures at an earlier revision and in this working tree, measured in turns.
+"""Penstock's own figures at an earlier revision and in this working tree (or at a later one), measured in turns.
 
 This machine and its neighbours may change their speed at any moment, so the two versions alternate: in every round each
 of them runs the same commands once, and the version that begins changes from round to round. The table has the median
 of each figure, the ratio, and in how many rounds the figure was worse by more than --tolerance. A figure counts as
 "worse" if its ratio is, and at least three quarters of the rounds agree; everything else is the machine's noise.
 
-Run it alone: python benchmarks/before_after.py REVISION [--rounds 8] [--only requests,startup]
+Run it alone: python benchmarks/before_after.py REVISION [--after LATER] [--rounds 8] [--only requests,startup]
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ COMMANDS = {
     "queue": (*BENCH, "queue", "--json", "-t", "3", "-n", "200000"),
     "push": (*BENCH, "push", "--json", "-t", "3", "--subscribers", "1,100"),
     "startup": (str(TREE / "benchmarks" / "startup.py"), "--json"),
+    "embedded": (str(TREE / "benchmarks" / "startup.py"), "--json", "--embedded"),
     "http": (str(TREE / "benchmarks" / "http_publish.py"), "--json", "--turns", "3"),
     "requests": (str(TREE / "benchmarks" / "request_cost.py"), "--json", "--turns", "3"),
 }
@@ -75,11 +77,20 @@ def measure(tree: Path, command: str) -> Iterator[tuple[str, float]]:
     yield from figures(printed.get("runs", printed), command)
 
 
-def check_out(revision: str, tree: Path) -> None:
-    """Put the revision into the folder `tree`, with its compiled modules."""
-    subprocess.run(["git", "worktree", "add", "--detach", "--quiet", tree, revision], cwd=TREE, check=True)
-    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-    subprocess.run(build, cwd=tree, check=True, capture_output=True)
+@contextmanager
+def checked_out(revision: str) -> Iterator[Path]:
+    """A folder with the revision and its compiled modules."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", "--quiet", tree, revision], cwd=TREE, check=True
+        )
+        try:
+            build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+            subprocess.run(build, cwd=tree, check=True, capture_output=True)
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=TREE, check=True)
 
 
 def alternate(
@@ -137,19 +148,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("revision", help="the earlier revision, as git names it")
+    parser.add_argument(
+        "--after", metavar="REVISION", help="the later revision [default: the working tree as it is]"
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--tolerance", type=float, default=0.05, help="of the ratio [default: 0.05]")
     parser.add_argument(
         "--only", default=",".join(COMMANDS), help="some of the commands [default: %(default)s]"
     )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        before = Path(folder) / "before"
-        check_out(options.revision, before)
-        try:
-            values = alternate(before, TREE, options.rounds, options.only.split(","))
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", before], cwd=TREE, check=True)
+    with ExitStack() as trees:
+        before = trees.enter_context(checked_out(options.revision))
+        after = trees.enter_context(checked_out(options.after)) if options.after else TREE
+        values = alternate(before, after, options.rounds, options.only.split(","))
     return 1 if report(values, options.tolerance) else 0
 
 

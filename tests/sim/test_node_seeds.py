@@ -28,3 +28,8 @@ def test_a_seeded_bug_is_found(mutant: Mutant) -> None:
 def test_a_replica_that_returns_after_its_files_were_deleted_is_copied_again() -> None:
     """A cancelled move left it as a learner of its group while its node deleted the files."""
     assert run_seed(20_000_024, level="node").failure is None
+
+
+def test_a_leader_that_loses_power_in_the_event_in_which_it_moved_its_start_has_chosen_that_start() -> None:
+    """The simulator had not looked at it between the move and the power cut, and raised a false alarm later."""
+    assert run_seed(230_000_359, level="node").failure is None

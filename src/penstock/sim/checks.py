@@ -130,6 +130,15 @@ class Witness:
 
     # --- looking
 
+    def interrupted(self, one: Watched) -> None:
+        """The replica loses power in the middle of an event, so nothing will look at what that event has done so far. A
+        leader may have moved its start, and its disk may say so when it runs again as a follower (12)."""
+        before, start = self._seen.get(one.me), one.log.start_offset
+        if before is not None and one.core.role is Role.LEADER and start > before.start_offset:
+            self._chosen_start = max(self._chosen_start, start)
+            if one.me != self.rotten:
+                self.on_start_moved(one, before.start_offset, start)
+
     def look(self, one: Watched) -> None:
         core, log = one.core, one.log
         view = ReplicaView(

@@ -220,6 +220,8 @@ class Host(SimMachine):
         if self._cut_at is not None and number >= self._cut_at:
             self.world.tally.add("power cuts in a compaction")
             self.world.scheduler.note(self.name, f"*** power cut in a compaction, before {kind} {path}")
+            for group, one in self._watched.items():
+                self.world.witnesses[group].interrupted(one)
             self.world.power_cut(self)
             raise PowerCut
 
