@@ -1,13 +1,14 @@
 """The plan of a local cluster: its ports, its file, and how it grows."""
 
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 import pytest
 
-from penstock.cli.cluster_plan import LocalCluster, free_nodes, new_plan, read_plan
+from penstock.cli.cluster_plan import LocalCluster, free_nodes, free_port, new_plan, read_plan
 from penstock.cli.cluster_up import _plan as up_plan
 from penstock.cli.problem import Problem
 from penstock.config.loading import load_node_config
@@ -29,6 +30,20 @@ def test_no_port_is_given_twice(tmp_path: Path) -> None:
     plan = planned(tmp_path, 20)
     ports = [address for node in plan.nodes for address in (node.kafka, node.http, node.cluster)]
     assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody listen on a port that is bound")
+def test_a_chosen_port_is_kept_for_its_node_and_refused_to_others_that_look_for_a_free_one() -> None:
+    port = free_port()
+    for _ in range(2):  # a node may start again
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with (
+            socket.create_server(("127.0.0.1", port), reuse_port=False) as node,
+            socket.socket(type=socket.SOCK_DGRAM) as gossip,
+            socket.create_connection(node.getsockname()),
+        ):
+            gossip.bind(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize("memory", [False, True])

@@ -5,9 +5,10 @@
 import json
 import random
 import socket
+import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ PORTS = range(10_000, 30_000)
 """Below the ports that Linux gives to outgoing connections (32768 and up): a cluster that is started again needs the
 same ports, so no outgoing connection of another program may have taken one meanwhile."""
 TRIES = 200
+
+_reserved: list[socket.socket] = []
+"""One for each port that was chosen: bound, not listening, and open as long as this process runs. Linux lets a node
+listen on such a port, and refuses it to a program that looks for a free one. Without them, two clusters that start at
+the same time could choose the same port, or one cluster the port of another one's node that starts again."""
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +122,7 @@ def new_plan(folder: Path, nodes: int, *, memory: bool, ports: Iterator[LocalNod
 def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
     """Nodes one after the other, on free ports; a given port is the first node's, and the others take the ones after
     it."""
-    with ExitStack() as held:  # a port stays bound until all are chosen, so that none is chosen twice
+    with ExitStack() as held:  # a given port stays bound until all are chosen, so that none is chosen twice
         node_id = first_id
         while True:
             kafka = _port(held, kafka_port, node_id, "--kafka-port")
@@ -125,23 +131,33 @@ def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) 
                 node_id=node_id,
                 kafka=f"{HOST}:{kafka}",
                 http=f"{HOST}:{http}",
-                cluster=f"{HOST}:{_free_port(held)}",
+                cluster=f"{HOST}:{free_port()}",
             )
             node_id += 1
 
 
 def free_port() -> int:
-    """A port that was free for TCP and UDP a moment ago."""
-    with ExitStack() as held:
-        return _free_port(held)
+    """Free for TCP and for UDP (the inter-node port is both), and reserved on Linux while this process runs."""
+    for _ in range(TRIES):
+        port = random.choice(PORTS)
+        with suppress(OSError), ExitStack() as udp, ExitStack() as tcp:
+            _bind(udp, port, socket.SOCK_DGRAM)
+            reserved = _bind(tcp, port, socket.SOCK_STREAM)
+            if sys.platform == "linux":
+                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # nodes set it, too
+                _reserved.append(reserved)
+                tcp.pop_all()
+            return port
+    raise Problem("no free port was found", "give one with --kafka-port and --http-port")
 
 
 def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
     if first is None:
-        return _free_port(held)
+        return free_port()
     port = first + node_id - 1
     try:
-        _hold(held, port, socket.SOCK_STREAM)
+        # A port that was closed a minute ago does not count as taken.
+        _bind(held, port, socket.SOCK_STREAM, reuse=True)
     except OSError as taken:
         raise Problem(
             f"port {port}, for node {node_id}, is not free: {taken.strerror}",
@@ -150,24 +166,10 @@ def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
     return port
 
 
-def _free_port(held: ExitStack) -> int:
-    """Free for TCP and for UDP: the inter-node port is both."""
-    for _ in range(TRIES):
-        port = random.choice(PORTS)
-        try:
-            _hold(held, port, socket.SOCK_STREAM, socket.SOCK_DGRAM)
-        except OSError:
-            continue
-        return port
-    raise Problem("no free port was found", "give one with --kafka-port and --http-port")
-
-
-def _hold(held: ExitStack, port: int, *kinds: socket.SocketKind) -> None:
+def _bind(held: ExitStack, port: int, kind: socket.SocketKind, *, reuse: bool = False) -> socket.socket:
     """Binds it without listening; OSError if another process has it."""
-    with ExitStack() as sockets:
-        for kind in kinds:
-            sock = sockets.enter_context(socket.socket(socket.AF_INET, kind))
-            if kind == socket.SOCK_STREAM:  # or a port that was closed a minute ago would count as taken
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((HOST, port))
-        held.enter_context(sockets.pop_all())
+    sock = held.enter_context(socket.socket(socket.AF_INET, kind))
+    if reuse:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((HOST, port))
+    return sock
