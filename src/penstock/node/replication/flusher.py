@@ -7,6 +7,7 @@ Flushing file by file costs about 0.3 ms each, one `syncfs` about as much as two
 system is synced instead.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -18,6 +19,8 @@ from penstock.log.disk import Disk
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
 from penstock.node.replication.replica import PartitionReplica
 from penstock.node.scheduling.threads import JobThread
+
+log = logging.getLogger("penstock.node")
 
 SYNC_ALL_FROM_FILES = 4
 PARTITIONS_PER_CYCLE = 500
@@ -66,9 +69,13 @@ class Flusher:
     def _begin(self) -> Work | None:
         work: Work = []
         for partition in self._take():
-            ticket = self._begin_one(partition)
-            if ticket is not None:
-                work.append((partition, ticket))
+            try:
+                ticket = self._begin_one(partition)
+            except Exception:
+                _log_bug(partition)
+            else:
+                if ticket is not None:
+                    work.append((partition, ticket))
         if any(ticket.files for _, ticket in work):
             return work
         self._finish(work, Outcome(0.0, {}))
@@ -116,14 +123,22 @@ class Flusher:
         return Outcome(time.perf_counter() - started, errors, whole)
 
     def _finish(self, work: Work, outcome: Outcome) -> None:
+        """Reaches its end whatever one partition raises: `mark` requests no cycle while others are dirty, so that no
+        partition of this node would ever be flushed again."""
         self.cycles += 1
         self.seconds_total += outcome.seconds
         for index, (partition, ticket) in enumerate(work):
-            self._finish_one(partition, ticket, outcome.errors.get(index))
+            try:
+                self._finish_one(partition, ticket, outcome.errors.get(index))
+            except Exception:
+                _log_bug(partition)
         if outcome.whole is not None:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty:
-                partition.fail(outcome.whole)
+                try:
+                    partition.fail(outcome.whole)
+                except Exception:
+                    _log_bug(partition)
         elif self._dirty:
             self._cycle.request()
 
@@ -138,3 +153,7 @@ class Flusher:
             partition.fail(error)
         else:
             partition.flushed()
+
+
+def _log_bug(partition: PartitionReplica) -> None:
+    log.exception("%s: a bug in its flush; the other partitions go on", partition.label)
