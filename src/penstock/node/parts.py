@@ -68,8 +68,8 @@ class Parts(Part):
         await asyncio.get_running_loop().create_future()
 
     def role_changed(self, partition: "Partition") -> None:
-        """A bug in one part is logged: the caller is in the middle of the partition's own work, such as a flush, and the
-        other parts must hear of the role all the same."""
+        """A bug in one part is logged: the caller is in the middle of the partition's own work, such as a flush, and
+        the other parts must hear of the role all the same."""
         for part in self._parts:
             try:
                 part.role_changed(partition)

@@ -27,6 +27,8 @@ PARTITIONS_PER_CYCLE = 500
 """The event loop begins and finishes a cycle without a pause, and each partition takes it some 30 µs. The next cycle
 takes the partitions that are left."""
 
+BUG = "%s: a bug in its flush; the other partitions go on"
+
 Work = list[tuple[PartitionReplica, FlushTicket]]
 
 
@@ -72,7 +74,7 @@ class Flusher:
             try:
                 ticket = self._begin_one(partition)
             except Exception:
-                _log_bug(partition)
+                log.exception(BUG, partition.label)
             else:
                 if ticket is not None:
                     work.append((partition, ticket))
@@ -131,14 +133,14 @@ class Flusher:
             try:
                 self._finish_one(partition, ticket, outcome.errors.get(index))
             except Exception:
-                _log_bug(partition)
+                log.exception(BUG, partition.label)
         if outcome.whole is not None:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty:
                 try:
                     partition.fail(outcome.whole)
                 except Exception:
-                    _log_bug(partition)
+                    log.exception(BUG, partition.label)
         elif self._dirty:
             self._cycle.request()
 
@@ -153,7 +155,3 @@ class Flusher:
             partition.fail(error)
         else:
             partition.flushed()
-
-
-def _log_bug(partition: PartitionReplica) -> None:
-    log.exception("%s: a bug in its flush; the other partitions go on", partition.label)
