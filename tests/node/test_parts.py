@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from penstock.node import Partition
 from penstock.node.parts import Part, Parts, TopicChanges
+from penstock.types import TopicPartition
 
 
 class Noted(Part):
@@ -14,6 +18,7 @@ class Noted(Part):
         self.notes = notes
         self.problem: Exception | None = None
         self.stop_problem: Exception | None = None
+        self.role_problem: Exception | None = None
         self.may_start: asyncio.Event | None = None
 
     async def start(self) -> None:
@@ -22,6 +27,11 @@ class Noted(Part):
         if self.problem is not None:
             raise self.problem
         self.notes.append(f"start {self.name}")
+
+    def role_changed(self, partition: Partition) -> None:
+        if self.role_problem is not None:
+            raise self.role_problem
+        self.notes.append(f"{self.name} hears of {partition.name}")
 
     def metadata_changed(self, topics: TopicChanges) -> None:
         self.notes.append(f"{self.name} hears of {topics.changed[0]}")
@@ -99,3 +109,17 @@ def test_a_failed_background_start_is_reported_and_a_waiting_one_ends_with_stop(
 
     play(scenario)
     play(waiting)
+
+
+def test_a_part_that_fails_on_a_new_role_is_logged_and_the_others_hear_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        listed[1].role_problem = ImportError("no such module")
+        parts.role_changed(cast(Partition, SimpleNamespace(name=TopicPartition("t", 0))))
+        assert notes == ["a hears of t-0", "c hears of t-0"]
+
+    play(scenario)
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], ImportError)

@@ -12,6 +12,7 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
 from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.scheduling.workers import Workers
 from penstock.types import Offset
 
@@ -105,28 +106,27 @@ class Housekeeping(Part):
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            await self.tidy()
+            with logged_bugs("retention and compaction"):
+                await self.tidy()
 
     async def _scrubs(self) -> None:
         while True:
             await asyncio.sleep(SCRUB_SECONDS)
-            try:
-                await self.scrub()
-            except (StorageError, CorruptLog) as trouble:
-                log.error("scrubbing: %s", trouble)
-            except Exception:
-                log.exception("a bug in scrubbing")
+            with logged_bugs("scrubbing"):
+                try:
+                    await self.scrub()
+                except (StorageError, CorruptLog) as trouble:
+                    log.error("scrubbing: %s", trouble)
 
     async def _do_chores(self, chores: Sequence[Chore], pause_seconds: float) -> None:
         while chores:
             await asyncio.sleep(pause_seconds)
             for chore in chores:
-                try:
-                    await chore()
-                except PenstockError as trouble:
-                    log.warning("housekeeping: %s", trouble)
-                except Exception:
-                    log.exception("a bug in housekeeping; the rest goes on")
+                with logged_bugs("housekeeping"):
+                    try:
+                        await chore()
+                    except PenstockError as trouble:
+                        log.warning("housekeeping: %s", trouble)
 
     async def scrub(self) -> None:
         """Reads some old bytes again: of the next partition, and as long as these are few, of the partitions after it.
@@ -173,10 +173,8 @@ class Housekeeping(Part):
                 log.error("%s: %s", partition.name, trouble)
             except Exception:
                 log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)
-        try:
+        with logged_bugs("the retention of undone messages"):
             found.shortened.extend(await self._retain_undone(found.keeping_undone))
-        except Exception:
-            log.exception("a bug in the retention of undone messages; the rest goes on")
         if found.shortened:
             self._shortened(found.shortened)
 

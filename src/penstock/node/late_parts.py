@@ -284,6 +284,9 @@ class LatePart(Part):
         self._name = name
         self._topic = topic
 
+    def __repr__(self) -> str:
+        return f"<the part {self._name!r}>"
+
     @property
     def _made(self) -> Any:
         return vars(self._parts).get(self._name)

@@ -4,11 +4,14 @@ To add a part: write a subclass of `Part`, and add it to the list in `node.py`, 
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.node.replication.partition import Partition
+
+log = logging.getLogger("penstock.node")
 
 
 class TopicChanges(NamedTuple):
@@ -65,10 +68,17 @@ class Parts(Part):
         await asyncio.get_running_loop().create_future()
 
     def role_changed(self, partition: "Partition") -> None:
+        """A bug in one part is logged: the caller is in the middle of the partition's own work, such as a flush, and
+        the other parts must hear of the role all the same."""
         for part in self._parts:
-            part.role_changed(partition)
+            try:
+                part.role_changed(partition)
+            except Exception:
+                log.exception("%s: a bug in taking notice of its role: %r", partition.name, part)
 
     def metadata_changed(self, topics: TopicChanges) -> None:
+        """Raises what a part raises: the metadata log then takes no part any more. A part that has missed a change, of
+        an access rule for instance, would decide wrongly from here on."""
         for part in self._parts:
             part.metadata_changed(topics)
 

@@ -17,6 +17,7 @@ from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.replication.partition import Partition
 
 TOPIC = "__counters"
+PATIENCE_SECONDS = 20.0
 Cores = DurableCores["Counter"]
 Act = Callable[[Node, Cores], Coroutine[None, None, None]]
 
@@ -250,6 +251,42 @@ def test_a_core_that_cannot_read_its_log_stays_offline(
     asyncio.run(run(tmp_path, count))
     asyncio.run(run(tmp_path, look))
     assert "stays offline" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["replay", "loaded"])
+@pytest.mark.parametrize("load_at_once_bytes", [0, core_host.LOAD_AT_ONCE_BYTES])
+def test_a_core_with_a_bug_in_loading_is_offline_and_not_loading_for_ever(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    load_at_once_bytes: int,
+) -> None:
+    async def count(node: Node, cores: Cores) -> None:
+        await add(cores, b"a", 1)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def look(node: Node, cores: Cores) -> None:
+        [host] = cores.hosts()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not caplog.records:
+                await asyncio.sleep(0)
+        assert code_of(cores) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert not host.is_ready
+        monkeypatch.undo()
+        cores.role_changed(node.leader(TOPIC, 0))
+        assert cores.get(0).core.sums == {b"a": 1}
+
+    asyncio.run(run(tmp_path, count))
+    monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", load_at_once_bytes)
+    monkeypatch.setattr(Counter, method, fails)
+    asyncio.run(run(tmp_path, look))
+    (line,) = caplog.records
+    assert "stays offline" in line.getMessage()
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], ZeroDivisionError)
 
 
 def test_a_core_without_a_lease_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

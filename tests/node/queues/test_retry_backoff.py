@@ -28,3 +28,13 @@ def test_the_memory_of_reasons_is_bounded(caplog: pytest.LogCaptureFixture) -> N
     for number in range(1_000):
         backoff.after(ValueError(f"offset {number}"))
     assert len(caplog.records) == 100
+
+
+def test_work_that_goes_on_begins_with_short_pauses_and_log_lines_after_each_success(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backoff = RetryBackoff("transactions of queue jobs")
+    for _ in range(2):
+        assert [backoff.after(ValueError("no leader")) for _ in range(3)] == [1, 2, 4]
+        backoff.succeeded()
+    assert len(caplog.records) == 2

@@ -11,6 +11,9 @@ from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.node import Node, Partition
 from penstock.node.replication import flusher
+from penstock.node.replication.replica import PartitionReplica
+
+PATIENCE_SECONDS = 20.0
 
 
 def append(partition: Partition) -> "asyncio.Future[None] | None":
@@ -48,3 +51,39 @@ def test_a_cycle_takes_the_partitions_that_have_waited_longest_and_the_next_ones
         await node.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_bug_in_one_partition_stops_no_flush_of_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flusher, "PARTITIONS_PER_CYCLE", 2)
+
+    async def scenario() -> None:
+        node = Node(NodeConfig(memory=True, kafka=Address("127.0.0.1", 1)))
+        await node.start()
+        new_topic = NewTopic(name="t", topic_id=uuid4(), partitions=4)
+        await node.metadata.change(
+            lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
+        )
+        await node.storage.flusher.drain()
+        faulty = node.leader("t", 0).replica
+        flushed = PartitionReplica.flushed
+
+        def fails_once(replica: PartitionReplica) -> None:
+            if replica is faulty and not caplog.records:
+                raise ZeroDivisionError
+            flushed(replica)
+
+        monkeypatch.setattr(PartitionReplica, "flushed", fails_once)
+        for _ in range(2):
+            waiting = [append(node.leader("t", index)) for index in range(4)]
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await asyncio.gather(*(one for one in waiting[1:] if one is not None))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await node.stop()
+
+    asyncio.run(scenario())
+    (line,) = caplog.records
+    assert line.getMessage().startswith("t-0: a bug in its flush")
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], ZeroDivisionError)

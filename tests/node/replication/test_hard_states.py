@@ -157,3 +157,28 @@ def test_more_votes_than_one_cycle_reports_are_reported_by_the_next_ones_in_orde
         await states.drain()
 
     play(scenario)
+
+
+def test_a_group_that_fails_when_it_is_told_of_its_vote_stops_no_other_group(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hard_states, "SAVES_PER_CYCLE", 2)
+
+    def fails(error: StorageError | None) -> None:
+        raise ZeroDivisionError
+
+    async def scenario(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[int] = []
+        states.save(group(0), VOTE, has_log=False, saved=fails)
+        for number in range(1, 4):
+            states.save(group(number), VOTE, has_log=False, saved=partial(note, told, number))
+        await turns()
+        while thread.jobs:
+            await thread.work()
+        assert told == [1, 2, 3]
+        await states.drain()
+
+    play(scenario)
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], ZeroDivisionError)

@@ -32,6 +32,9 @@ log = logging.getLogger("penstock.coordination")
 
 CANNOT_STORE = "the coordinator on %s cannot store its state: %s"
 
+UNREADABLE = (PenstockError, ValueError)
+"""Why the records of a log cannot be replayed. Every other error while a core loads is a bug."""
+
 T = TypeVar("T")
 
 LOAD_AT_ONCE_BYTES = 128 * 1024
@@ -170,8 +173,8 @@ class CoreHost(Generic[C]):
             try:
                 for _ in records:
                     pass
-            except (PenstockError, ValueError) as trouble:
-                self._cannot_load(trouble)
+            except Exception as trouble:  # noqa: BLE001 - logged there
+                self._cannot_load(trouble, is_bug=not isinstance(trouble, UNREADABLE))
                 return
             if self._knows_enough:
                 self._begin()
@@ -186,8 +189,8 @@ class CoreHost(Generic[C]):
             while not self._knows_enough:
                 log.info("the coordinator on %s waits for newer metadata", self.partition.name)
                 await self._metadata.next_change()
-        except (PenstockError, ValueError) as trouble:
-            self._cannot_load(trouble)
+        except Exception as trouble:  # noqa: BLE001 - logged there
+            self._cannot_load(trouble, is_bug=not isinstance(trouble, UNREADABLE))
         else:
             self._begin()
 
@@ -214,16 +217,26 @@ class CoreHost(Generic[C]):
     def _knows_enough(self) -> bool:
         return self._metadata.applied >= self.core.topics_version
 
-    def _cannot_load(self, trouble: Exception) -> None:
-        self.is_loading = False
-        log.error("the coordinator on %s stays offline: %s", self.partition.name, trouble)
+    def _cannot_load(self, trouble: Exception, *, is_bug: bool) -> None:
+        """Whatever the reason is, clients are told that the coordinator is offline, and not that it is loading."""
+        self.is_loading = self.is_ready = False
+        traceback = trouble if is_bug else None
+        log.error(
+            "the coordinator on %s stays offline: %s",
+            self.partition.name,
+            str(trouble) or repr(trouble),
+            exc_info=traceback,
+        )
 
     def _begin(self) -> None:
         self.is_loading, self.is_ready = False, True
-        self.carry_out(self.core.loaded(self.now_ms))
-        facts, self._facts = self._facts, []
-        for fact in facts:
-            self.tell(fact)
+        try:
+            self.carry_out(self.core.loaded(self.now_ms))
+            facts, self._facts = self._facts, []
+            for fact in facts:
+                self.tell(fact)
+        except Exception as bug:  # noqa: BLE001 - logged there
+            self._cannot_load(bug, is_bug=True)
 
     def stop(self) -> None:
         """This node no longer leads: waiting requests fail with NOT_COORDINATOR, and clients look for the leader."""

@@ -12,7 +12,7 @@ log = logging.getLogger("penstock.queues")
 
 
 class RetryBackoff:
-    """The pauses of one piece of work, until it is done."""
+    """The pauses of one piece of work, until it is done, or of work that goes on and on."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -28,3 +28,8 @@ class RetryBackoff:
         seconds = self._seconds
         self._seconds = min(2 * seconds, LONGEST_SECONDS)
         return seconds
+
+    def succeeded(self) -> None:
+        """Work that goes on has succeeded: the next trouble is a new one, with a short pause and a log line."""
+        self._logged.clear()
+        self._seconds = FIRST_SECONDS

@@ -118,6 +118,7 @@ class TransactionSettler:
                     return
                 await asyncio.sleep(backoff.after(trouble))
                 continue
+            backoff.succeeded()
             for suffix, commit in outcomes:
                 failures = self._open.pop(suffix, NO_FAILURES)
                 if driver.ended is None:

@@ -7,6 +7,7 @@ Flushing file by file costs about 0.3 ms each, one `syncfs` about as much as two
 system is synced instead.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -19,10 +20,14 @@ from penstock.node.replication.flush_cycle import FlushCycle, attempt
 from penstock.node.replication.replica import PartitionReplica
 from penstock.node.scheduling.threads import JobThread
 
+log = logging.getLogger("penstock.node")
+
 SYNC_ALL_FROM_FILES = 4
 PARTITIONS_PER_CYCLE = 500
 """The event loop begins and finishes a cycle without a pause, and each partition takes it some 30 µs. The next cycle
 takes the partitions that are left."""
+
+BUG = "%s: a bug in its flush; the other partitions go on"
 
 Work = list[tuple[PartitionReplica, FlushTicket]]
 
@@ -66,9 +71,13 @@ class Flusher:
     def _begin(self) -> Work | None:
         work: Work = []
         for partition in self._take():
-            ticket = self._begin_one(partition)
-            if ticket is not None:
-                work.append((partition, ticket))
+            try:
+                ticket = self._begin_one(partition)
+            except Exception:
+                log.exception(BUG, partition.label)
+            else:
+                if ticket is not None:
+                    work.append((partition, ticket))
         if any(ticket.files for _, ticket in work):
             return work
         self._finish(work, Outcome(0.0, {}))
@@ -116,14 +125,22 @@ class Flusher:
         return Outcome(time.perf_counter() - started, errors, whole)
 
     def _finish(self, work: Work, outcome: Outcome) -> None:
+        """Reaches its end whatever one partition raises: `mark` requests no cycle while others are dirty, so that no
+        partition of this node would ever be flushed again."""
         self.cycles += 1
         self.seconds_total += outcome.seconds
         for index, (partition, ticket) in enumerate(work):
-            self._finish_one(partition, ticket, outcome.errors.get(index))
+            try:
+                self._finish_one(partition, ticket, outcome.errors.get(index))
+            except Exception:
+                log.exception(BUG, partition.label)
         if outcome.whole is not None:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty:
-                partition.fail(outcome.whole)
+                try:
+                    partition.fail(outcome.whole)
+                except Exception:
+                    log.exception(BUG, partition.label)
         elif self._dirty:
             self._cycle.request()
 

@@ -112,6 +112,10 @@ class HardStates:
             log.error("terms and votes cannot be saved, so this node takes no part in elections: %s", error)
             self.failed = error
         for saved in waiting:
-            saved(error)
+            try:
+                saved(error)
+            except Exception:
+                # The other groups must hear of their votes, and `save` requests no cycle while others wait.
+                log.exception("a bug in a group that was told of its saved vote; the other groups go on")
         if self._waiting:
             self._cycle.request()

@@ -18,6 +18,7 @@ from penstock.node.replication.leader_announcer import LeaderAnnouncer
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.replication.repair import ReplicaRepair
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.raft import RaftRefused
 from penstock.types import GroupId, Replica
 
@@ -76,22 +77,25 @@ class ReplicaReconciler(Part):
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            self._repair.look()
-            partitions = list(self._partitions.online())
-            if len(self._settled) > len(partitions):
-                self._settled.clear()
-            for count, partition in enumerate(partitions):
-                if count % PARTITIONS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-                if partition.serves and not self._is_settled(partition):
-                    try:
-                        self._look_after(partition)
-                    except (RaftRefused, ProtocolViolation) as not_now:
-                        log.debug("%s: %s", partition.name, not_now)
-                    except Exception:
-                        log.exception(
-                            "%s: a bug in its reconciliation; others are not affected", partition.name
-                        )
+            with logged_bugs("the repair of replicas"):
+                self._repair.look()
+            with logged_bugs("the reconciliation of replicas"):
+                await self._look_after_all()
+
+    async def _look_after_all(self) -> None:
+        partitions = list(self._partitions.online())
+        if len(self._settled) > len(partitions):
+            self._settled.clear()
+        for count, partition in enumerate(partitions):
+            if count % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if partition.serves and not self._is_settled(partition):
+                try:
+                    self._look_after(partition)
+                except (RaftRefused, ProtocolViolation) as not_now:
+                    log.debug("%s: %s", partition.name, not_now)
+                except Exception:
+                    log.exception("%s: a bug in its reconciliation; others are not affected", partition.name)
 
     def _is_settled(self, partition: Partition) -> bool:
         """Whether a look at the partition would do nothing."""

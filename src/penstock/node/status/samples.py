@@ -21,6 +21,7 @@ from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
 from penstock.node.calls.messages.status import ALL_GROUPS, ListSamples, Sample, TopicFigures
 from penstock.node.parts import Part
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.scheduling.slices import in_slices
 from penstock.types import Caller, TopicPartition
 
@@ -110,7 +111,8 @@ class Samples(Part):
             if self._node.ready:
                 # The timer may fire a little early or late: the moment that was meant is what nodes share.
                 time_ms = round(self._node.clock.wall_ms() / SAMPLE_MS) * SAMPLE_MS
-                await self.take(time_ms)
+                with logged_bugs("a sample of this node's figures"):
+                    await self.take(time_ms)
 
     async def take(self, time_ms: int) -> None:
         """Stores the figures of this moment."""

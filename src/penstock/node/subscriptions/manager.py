@@ -19,6 +19,7 @@ from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.calls.retry import may_repeat
 from penstock.node.scheduling.clock import SteadyClock
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.subscriptions.local_reads import LocalReads
 from penstock.node.subscriptions.page_reader import PageReader
 from penstock.node.subscriptions.session import INACTIVE, MOVED, SubscriberSession
@@ -288,7 +289,8 @@ class SubscriptionManager:
             now_ms = self.now_ms()
             for session in self.attached():
                 if session.ending is None:
-                    self._check(session, now_ms)
+                    with logged_bugs(f"the check of subscription {session.request.name!r}"):
+                        self._check(session, now_ms)
 
     def _check(self, session: SubscriberSession, now_ms: int) -> None:
         try:
