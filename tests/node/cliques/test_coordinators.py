@@ -20,13 +20,19 @@ class FakeCalls:
     def __init__(self) -> None:
         self.asked: list[tuple[LeaderOf, Any, int]] = []
         self.may_answer = asyncio.Event()
+        self.waiting = 0
 
     def serve(self, method: Any, handler: Any) -> None: ...
+
+    def may_wait(self, target: LeaderOf) -> bool:
+        return self.waiting < 2
 
     async def ask(self, target: LeaderOf, method: Any, request: Any, *, caller: Any, wait_ms: int = 0) -> Any:
         self.asked.append((target, request, wait_ms))
         if wait_ms:
+            self.waiting += 1
             await self.may_answer.wait()
+            self.waiting -= 1
         return HeartbeatReply(status=HeartbeatStatus.OK, sequence=1, epoch=1, lease_ms=8_000)
 
 
@@ -37,20 +43,19 @@ class FakeCores:
         return 3
 
 
-def coordinators(calls: FakeCalls, max_held_heartbeats: int) -> CliqueCoordinators:
+def coordinators(calls: FakeCalls) -> CliqueCoordinators:
     topics = {CLIQUES_TOPIC: SimpleNamespace(topic_id=UUID(int=7), partitions=8)}
     return CliqueCoordinators(
         state=cast(ClusterState, SimpleNamespace(topics=topics)),
         cores=cast(DurableCores[CliqueCoordinator], FakeCores()),
         calls=cast(Calls, calls),
-        max_held_heartbeats=max_held_heartbeats,
     )
 
 
 def test_heartbeats_are_answered_at_once_when_too_many_wait() -> None:
     async def scenario() -> list[int]:
         calls = FakeCalls()
-        asked = coordinators(calls, max_held_heartbeats=2)
+        asked = coordinators(calls)
         heartbeat = Heartbeat(worker="one", member_id="m", sequence=1)
         waiting = [
             asyncio.ensure_future(asked.heartbeat("pricing", heartbeat, wait_ms, caller=ANONYMOUS))

@@ -138,3 +138,24 @@ def test_the_other_leaders_are_asked_on_without_the_one_whose_answer_was_lost(
         assert sum(request.partitions[0].partition == 0 for request in leader.asked) == 1
 
     play(scenario, partitions=2)
+
+
+def test_where_too_many_polls_wait_a_receive_asks_again_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.node.queues.router.POLL_PAUSE_SECONDS", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        await scene.open()
+        as_if_remote(scene)
+        monkeypatch.setattr(scene.node.calls, "may_wait", lambda target: False)
+        leader = Leader(scene, lambda request: None)
+        receiving = scene.receive("c", wait_ms=600_000)
+        async with asyncio.timeout(60):
+            while len(leader.asked) < 3:
+                assert not receiving.done()
+                await asyncio.sleep(0)
+        receiving.cancel()
+        assert {request.wait_ms for request in leader.asked} == {0}
+
+    play(scenario)

@@ -12,23 +12,13 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.produce import ProduceRequest
 from penstock.node import Partition
-from penstock.node.calls.retry import NO_COORDINATOR
+from penstock.node.calls.retry import NO_COORDINATOR_ANSWER
 from penstock.node.transactions.led_partitions import ProducerAdmission
 from penstock.transactions import Producer, TransactionApi, wire_error
 from penstock.types import GroupId, TopicPartition
 
 ADDED_SINCE_VERSION = 12
 """Produce adds its partitions to the transaction (KIP-890, V2)."""
-
-_NO_ANSWER = NO_COORDINATOR | frozenset(
-    {
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-"""Errors that mean something else in a response to Produce: the client would look for another leader."""
 
 
 class ProducerNotAdmitted(Exception):
@@ -102,7 +92,7 @@ class Admissions:
 
     def _error(self, partition: Partition, code: ErrorCode) -> KafkaError:
         """Clients of V1 do not know CONCURRENT_TRANSACTIONS here: the last transaction of their producer is ending."""
-        if code in _NO_ANSWER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
+        if code in NO_COORDINATOR_ANSWER or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
             message = f"{partition.name}: the coordinator of the transaction cannot tell yet ({code.name})"
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
         message = f"{partition.name}: the coordinator of the transaction answers {code.name}"

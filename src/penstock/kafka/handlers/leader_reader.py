@@ -46,6 +46,9 @@ class LeaderReader:
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
         return BatchesRead(data, aborted)
 
+    def may_wait(self, key: TopicPartition) -> bool:
+        return self._client.node.calls.may_wait(self._client.leader_role(*key))
+
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]:

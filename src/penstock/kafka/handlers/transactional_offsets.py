@@ -21,23 +21,13 @@ from penstock.kafka.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from penstock.node.calls.retry import NO_COORDINATOR_ANSWER
 from penstock.transactions import AddRequest, Dialect, Producer, TransactionApi, wire_error
 from penstock.types import TopicPartition
 
 ADDED_SINCE_VERSION = 5
 """TxnOffsetCommit adds the partition of the group's offsets to the transaction (KIP-890, V2)."""
 TOPICS_BY_ID_SINCE_VERSION = 6
-_OTHER_COORDINATOR = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-"""Errors of the transaction's coordinator that the client would take for errors of the group's."""
 
 
 # --- AddOffsetsToTxn
@@ -124,7 +114,7 @@ async def _join(context: RequestContext, request: TxnOffsetCommitRequest) -> Non
         host.partition, request.transactional_id, producer, adds=adds, caller=context.caller
     )
     is_busy = code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds
-    if code in _OTHER_COORDINATOR or is_busy:
+    if code in NO_COORDINATOR_ANSWER or is_busy:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code:
         message = f"the coordinator of {request.transactional_id!r} answers {code.name}"

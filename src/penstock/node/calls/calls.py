@@ -116,6 +116,16 @@ class Calls(Part):
         """The node that has this role, as far as this node knows; KafkaError while it does not."""
         return self._directory.find(target)
 
+    def may_wait(self, target: Target) -> bool:
+        """Whether a long poll (`wait_ms` of `ask`) may begin at this target now. If not, as many as may wait at its
+        node do, and short requests of clients need the other calls: ask with a wait of 0, and again after
+        POLL_PAUSE_SECONDS."""
+        try:
+            node = self._directory.find(target)
+        except KafkaError:
+            return True  # the request itself says what is wrong
+        return node == self._node_id or self._remote is None or self._remote.may_wait(node)
+
     def by_node(
         self, keys: Iterable[K], target_of: Callable[[K], Target]
     ) -> tuple[dict[NodeId, list[K]], dict[K, KafkaError]]:

@@ -205,7 +205,7 @@ def _row(
 
 
 # The controller. FORWARD carries a client's Kafka request to it, as the client sent it, and the response back.
-FORWARD = _row(1, "forward", memoryview, memoryview, CHECKED, repeatable=False)
+FORWARD = _row(1, "forward", memoryview, memoryview, CHECKED, repeatable=False, for_clients=True)
 CREATE_TOPIC = _row(2, "create_topic", CreateTopic, NoneType, CREATE_NAMED_TOPIC, repeatable=True)
 CREATE_INTERNAL_TOPIC = _row(
     3, "create_internal_topic", CreateInternalTopic, NoneType, NODES_ONLY, repeatable=True
@@ -239,7 +239,7 @@ REVOKE_ROLE = _row(128, "revoke_role", RevokeRole, NoneType, ALTER_CLUSTER, repe
 TRANSFER_LEADERSHIP = _row(
     20, "transfer_leadership", TransferLeadership, NoneType, ALTER_CLUSTER, repeatable=True
 )
-APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, WRITE_TOPIC, repeatable=True)
+APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, WRITE_TOPIC, repeatable=True, for_clients=True)
 
 # The leader of a partition of the queues' state topic. A claim only raises the fence, a save under the same fence and
 # number writes the same bytes, and so does a settlement of the same suffix.
@@ -255,7 +255,13 @@ STORE_SETTLEMENT = _row(
     36, "store_settlement", StoreSettlement, StoredSettlement, READ_QUEUE, repeatable=True, for_clients=True
 )
 WATCH_SETTLEMENTS = _row(
-    37, "watch_settlements", WatchSettlements, SettlementOutcomes, NODES_ONLY, repeatable=True
+    37,
+    "watch_settlements",
+    WatchSettlements,
+    SettlementOutcomes,
+    NODES_ONLY,
+    repeatable=True,
+    for_clients=True,
 )
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
@@ -265,11 +271,17 @@ RECEIVE = _row(
 )
 CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True)
 RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False)
-SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False)
-PEEK = _row(44, "peek", PeekRequest, PeekResult, DESCRIBE_GROUP, repeatable=True)
-ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False)
+SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False, for_clients=True)
+PEEK = _row(44, "peek", PeekRequest, PeekResult, DESCRIBE_GROUP, repeatable=True, for_clients=True)
+ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False, for_clients=True)
 LIST_SCHEDULED = _row(
-    46, "list_scheduled", ScheduledRequest, ScheduledResult, DESCRIBE_GROUP, repeatable=True
+    46,
+    "list_scheduled",
+    ScheduledRequest,
+    ScheduledResult,
+    DESCRIBE_GROUP,
+    repeatable=True,
+    for_clients=True,
 )
 DESCRIBE_QUEUE = _row(
     47,

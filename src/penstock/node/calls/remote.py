@@ -8,7 +8,9 @@ Requests and responses are MessagePack (`methods` names their types), or bytes a
 `memoryview` carries a Kafka frame, and a `WireMessage` knows its own encoding.
 
 Limits: a body must fit `max_peer_frame_bytes`, both ways. At most half of `max_peer_calls` may be waiting calls for
-clients (`Method.for_clients`): otherwise long polls could keep a node from asking the controller.
+clients (`Method.for_clients`): otherwise long polls could keep a node from asking the controller. A quarter may be such
+polls, which leaves the other quarter to short calls for clients. A poll beyond that is not refused: who polls asks
+first whether it `may_wait`, and otherwise asks for what there is now, once in POLL_PAUSE_SECONDS.
 """
 
 from collections.abc import Awaitable, Callable
@@ -37,6 +39,9 @@ R = TypeVar("R")
 
 FRAME_OVERHEAD = 1024
 """Bytes of a frame beside the message: its head, a seal."""
+CLIENTS_PART = 2
+POLLS_PART = 4
+"""The parts of `max_peer_calls` for clients, and for those of them that are long polls."""
 
 _CALLER = Struct(">H")
 _UNREADABLE = (ProtocolViolation, msgspec.MsgspecError, UnicodeDecodeError)
@@ -55,9 +60,12 @@ class RemoteCalls:
     def __init__(self, rpc: Rpc, limits: Limits) -> None:
         self._rpc = rpc
         self._max_bytes = limits.max_peer_frame_bytes - FRAME_OVERHEAD
-        self._max_for_clients = max(1, limits.max_peer_calls // 2)
+        self._max_for_clients = max(1, limits.max_peer_calls // CLIENTS_PART)
+        self._max_polls = limits.max_peer_calls // POLLS_PART
         self._for_clients: dict[NodeId, int] = {}
         """Calls for clients that each node has not answered yet."""
+        self._polls: dict[NodeId, int] = {}
+        """Those of them whose requests wait there for something to happen."""
 
     async def call(
         self, node: NodeId, absent: ErrorCode, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
@@ -67,7 +75,7 @@ class RemoteCalls:
         head, body = _pack_caller(caller), encode(request)
         self._check_size(len(head) + len(body), "a request")
         if method.for_clients:
-            self._begin_for_client(node, absent)
+            self._begin_for_client(node, absent, is_poll=wait_ms > 0)
         try:
             answer = await self._rpc.call(node, method.number, [head, body], method.answer_ms + wait_ms)
         except PeerCallFailed as failed:
@@ -75,23 +83,29 @@ class RemoteCalls:
         finally:
             if method.for_clients:
                 self._for_clients[node] -= 1
+                self._polls[node] -= wait_ms > 0
         try:
             return decode(method.response, answer)
         except _UNREADABLE as wrong:
             message = f"node {node} answered {method.name} with bytes that cannot be read: {wrong}"
             raise Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, message, may_be_done=True) from wrong
 
+    def may_wait(self, node: NodeId) -> bool:
+        """Whether another long poll leaves enough calls to this node for other requests of clients."""
+        return self._polls.get(node, 0) < self._max_polls
+
     def answer_with(self, answer: Answer) -> None:
         for method in METHODS.values():
             self._rpc.handle(method.number, self._handler(method, answer))
 
-    def _begin_for_client(self, node: NodeId, absent: ErrorCode) -> None:
+    def _begin_for_client(self, node: NodeId, absent: ErrorCode, *, is_poll: bool) -> None:
         waiting = self._for_clients.get(node, 0)
         if waiting >= self._max_for_clients:
             raise Unanswered(
                 absent, f"{waiting} requests of clients already wait for node {node}", may_be_done=False
             )
         self._for_clients[node] = waiting + 1
+        self._polls[node] = self._polls.get(node, 0) + is_poll
 
     def _handler(
         self, method: Method[Any, Any], answer: Answer

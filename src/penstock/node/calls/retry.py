@@ -22,6 +22,9 @@ from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
 RETRY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.02
 LONGEST_DELAY_SECONDS = 0.2
+POLL_PAUSE_SECONDS = 1.0
+"""Between two questions of a poll that may not wait at the node that it asks (`Calls.may_wait`). There may be thousands
+of such polls."""
 
 NO_COORDINATOR = frozenset(
     {
@@ -31,6 +34,17 @@ NO_COORDINATOR = frozenset(
     }
 )
 """Errors of a node that does not coordinate, or not yet."""
+
+NO_COORDINATOR_ANSWER = NO_COORDINATOR | frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Errors of a question to a coordinator that it has not answered. A client whose request led to that question would
+take them for errors of the node that it asked itself, and would look for another one."""
 
 TRANSIENT = NO_COORDINATOR | frozenset(
     {

@@ -25,8 +25,6 @@ from penstock.types import EventSink
 PARTITIONS = 8
 """Partitions of the state topic, over which coordinators are spread in a cluster: as many as the queues' state topic
 has by default."""
-HELD_HEARTBEATS_PART = 4
-"""A quarter of limits.max_peer_calls may be heartbeats that wait for news. Half may be calls on behalf of clients."""
 
 NAMED_MAX = 1_000
 """Cliques with figures of their own: Prometheus accepts that many series from one target without difficulty."""
@@ -79,7 +77,6 @@ class Cliques(Part):
             state=metadata.state,
             cores=self._cores,
             calls=calls,
-            max_held_heartbeats=config.limits.max_peer_calls // HELD_HEARTBEATS_PART,
         )
         self.tables = CliqueTables(self.coordinators, queues)
 

@@ -35,14 +35,10 @@ class CliqueCoordinators:
         state: ClusterState,
         cores: DurableCores[CliqueCoordinator],
         calls: Calls,
-        max_held_heartbeats: int,
     ) -> None:
-        """`max_held_heartbeats`: replies that this node lets wait for news at the same time."""
         self.cores = cores
         self._state = state
         self._calls = calls
-        self._max_held = max_held_heartbeats
-        self._held = 0
         calls.serve(methods.CLIQUE_HEARTBEAT, self._heartbeat)
         calls.serve(methods.CLIQUE_TABLE, self._table)
         calls.serve(methods.DESCRIBE_CLIQUE, self._describe)
@@ -53,22 +49,19 @@ class CliqueCoordinators:
     async def heartbeat(
         self, clique: str, heartbeat: Heartbeat, wait_ms: int, *, caller: Caller
     ) -> HeartbeatReply:
-        """The reply to a worker's heartbeat. When too many replies wait already, this one comes at once: each takes a
-        call to another node as long as it waits."""
+        """The reply to a worker's heartbeat. When too many polls wait at the coordinator's node already, it comes at
+        once."""
         await self.cores.ensure_topic()
-        wait_ms = min(wait_ms, HEARTBEAT_WAIT_MS_MAX) if self._held < self._max_held else 0
+        coordinator = self._leader_of(clique)
+        wait_ms = min(wait_ms, HEARTBEAT_WAIT_MS_MAX) if self._calls.may_wait(coordinator) else 0
         request = CliqueHeartbeat(clique, heartbeat, wait_ms)
-        self._held += wait_ms > 0
-        try:
-            return await self._calls.ask(
-                self._leader_of(clique),
-                methods.CLIQUE_HEARTBEAT,
-                request,
-                caller=caller,
-                wait_ms=wait_ms,
-            )
-        finally:
-            self._held -= wait_ms > 0
+        return await self._calls.ask(
+            coordinator, methods.CLIQUE_HEARTBEAT, request, caller=caller, wait_ms=wait_ms
+        )
+
+    def may_wait_for_table(self, clique: str) -> bool:
+        """Whether `table` may be asked to wait now (`Calls.may_wait`)."""
+        return self._calls.may_wait(self._leader_of(clique))
 
     async def table(self, clique: str, known_epoch: int, wait_ms: int, *, caller: Caller) -> Table | None:
         """The newest table; None if there is no such clique. If it is not newer than `known_epoch`, the answer comes

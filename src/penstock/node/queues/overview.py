@@ -8,6 +8,7 @@ messages are counted where its state is stored. If a leader cannot be reached, i
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -203,25 +204,43 @@ class QueueOverview:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
-        leader = self._view.partition(topic, queue.partition).leader
-        blank = QueueDescription(
-            group_id=queue.group_id,
-            topic=topic.name,
-            partition=queue.partition,
-            leader=leader,
-            start_offset=request.start_offset,
-        )
-        if leader == NO_LEADER or leader in silent:
-            return DescribedPartition(blank)
+        retry = self._calls.retry()
+        while True:
+            leader = self._view.partition(topic, queue.partition).leader
+            if leader != NO_LEADER and leader not in silent:
+                found = await self._ask_once(leader, request, caller, silent)
+                if found is not None and found.description is not None:
+                    return DescribedPartition(found.description, found.consumers, found.consumer_count)
+                # If another node has become the leader, that one knows the queue.
+                is_moved = partial(self._is_led_elsewhere, topic, queue.partition, leader)
+                await retry.pause(is_moved)
+                if is_moved() and not retry.is_over:
+                    continue
+            return DescribedPartition(
+                QueueDescription(
+                    group_id=queue.group_id,
+                    topic=topic.name,
+                    partition=queue.partition,
+                    leader=leader,
+                    start_offset=request.start_offset,
+                )
+            )
+
+    async def _ask_once(
+        self, leader: int, request: DescribeQueue, caller: Caller, silent: set[int]
+    ) -> DescribedQueue | None:
+        """None if it refuses or does not answer. A display does not wait for the next leader to be elected."""
         try:
-            found = await self._calls.ask(
+            return await self._calls.ask(
                 AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
             )
         except KafkaError as problem:
             if isinstance(problem, Unanswered):
                 silent.add(leader)
-            return DescribedPartition(blank)
-        return DescribedPartition(found.description or blank, found.consumers, found.consumer_count)
+            return None
+
+    def _is_led_elsewhere(self, topic: Topic, partition: int, asked: int) -> bool:
+        return self._view.partition(topic, partition).leader not in {asked, NO_LEADER}
 
     async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds

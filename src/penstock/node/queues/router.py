@@ -32,7 +32,7 @@ from penstock.node.calls.messages.queues import (
     ScheduledResult,
     SettleRequest,
 )
-from penstock.node.calls.retry import may_repeat
+from penstock.node.calls.retry import POLL_PAUSE_SECONDS, may_repeat
 from penstock.node.queues.local_queues import LocalQueues, internal_topic
 from penstock.node.queues.local_receiver import leaderless
 from penstock.node.queues.manager import QueueManager
@@ -124,7 +124,13 @@ class QueueRouter:
         if received or left_ms <= 0 or len(problems) >= len(led):
             return received, problems
         left = _without_final(led, problems)
-        received, later = await self._receive_waiting(request, left, min(left_ms, WAIT_MS_MAX), caller)
+        with_room = [one for one in left if self._calls.may_wait(AtNode(NodeId(one[0])))]
+        wait_ms = min(left_ms, WAIT_MS_MAX)
+        if len(with_room) < len(left):  # the others are asked again soon, instead of by a poll
+            wait_ms = min(wait_ms, int(POLL_PAUSE_SECONDS * 1000))
+        if left and not with_room:
+            await asyncio.sleep(wait_ms / 1000)
+        received, later = await self._receive_waiting(request, with_room, wait_ms, caller)
         return received, {node: one for node, one in problems.items() if _is_final(one)} | later
 
     def _wait_seconds(self, request: ReceiveRequest) -> float:
