@@ -36,7 +36,7 @@ EXIT_DENIED = 1
 def acls() -> None:
     """Add, list, remove and check access rules. They are Kafka's ACLs.
 
-    \\b
+    \b
     PRINCIPAL   alice (short for User:alice), Group:ops, or * for everybody
     OPERATION   read, write, create, delete, alter, describe, ... or all
     TYPE        topic, group (also queues and subscriptions), cluster, transactional_id, user

@@ -17,9 +17,9 @@ from penstock.cli.key_values import key_values
 from penstock.cli.output import counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
+from penstock.config.node import MAX_NODES
 
 DEFAULT_NODES = 3
-MAX_NODES = 50
 DEFAULT_FOLDER = "penstock-cluster"
 LAST_PORT = 65_535
 

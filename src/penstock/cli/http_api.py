@@ -92,7 +92,7 @@ Facts = dict[str, Any]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Nodes send nobody elsewhere, and a password must not go there."""
+    """Nodes never redirect: a redirect would carry the password to another host."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None

@@ -29,7 +29,7 @@ KINDS = {"user": "user", "client-id": "client_id", "ip": "ip"}
 def quotas() -> None:
     """List, set and remove quotas. They are Kafka's, and count on each node.
 
-    \\b
+    \b
     producer_byte_rate         bytes a second that clients may write
     consumer_byte_rate         bytes a second that they may read
     request_percentage         how long their requests may keep a node busy: percent of a second

@@ -32,7 +32,7 @@ ROLES, GRANTS = "roles", "grants"
 def roles() -> None:
     """Give roles to users and groups, and make roles of your own.
 
-    \\b
+    \b
     viewer     sees topics, records, groups and the cluster; joins no group, changes nothing
     reader     reads records, in groups of its choice
     writer     writes records, also in transactions

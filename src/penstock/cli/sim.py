@@ -48,7 +48,7 @@ def sim(
     cuts, full and failing disks, changes of members. A seed reproduces exactly. The level "core" has one Raft
     group with its log, "node" whole nodes, "ring" the workers of a clique, "transactions" whole nodes with
     transactional programs, "groups" whole nodes with the members of a consumer group, "machines" several nodes on each
-    machine, of which one is lost. The exit code is 1 when a promise is broken.
+    machine; twice, a machine loses power. The exit code is 1 when a promise is broken.
     """
     if nodes not in (None, 3, 5) and level != MACHINES:
         raise click.UsageError(f"--nodes {nodes}: 3 or 5, or --level {MACHINES}")

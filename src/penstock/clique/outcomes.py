@@ -1,4 +1,4 @@
-"""What follows when the handler of a forwarded message has ended: acknowledgements, responses and dead letters."""
+"""Settles forwarded messages when their handlers have ended: acknowledgements, responses and dead letters."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a clique asks of the code between it and its carrier. There are two implementations: for carriers that forward
+"""The interface between a clique and its carrier. There are two implementations: for carriers that forward
 (forwarding_transport.py), and for Penstock, whose brokers hand messages to owners themselves
 (penstock_transport.py)."""
 

@@ -41,10 +41,9 @@ SERVER_REBALANCE_DELAY_MS = 3_000
 """Kafka's group.initial.rebalance.delay.ms, for brokers that are processes of their own."""
 USUAL_REPLICAS = 3
 """Enough to lose one and still have a majority."""
-
-
-MAX_PROCESSES = 64
-"""More than most machines have cores; each is a node of the cluster."""
+MAX_NODES = 20
+"""All are members of the metadata group, whose configuration must fit into a sector beside the log's checkpoint, also
+while it changes from five voters to five others."""
 
 MigrationPolicy = Literal["bidirectional", "upgrade", "downgrade", "disabled"]
 
@@ -104,7 +103,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a node."""
 
     node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
-    processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)] = 1
+    processes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 1
     """Nodes that `penstock serve` runs on this machine, each in a process of its own: see `processes.py`."""
     data_dir: str = "penstock-data"
     memory: bool = False

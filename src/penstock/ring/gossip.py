@@ -1,4 +1,4 @@
-"""What members of a clique tell each other on a carrier without compare-and-set, in msgpack.
+"""Messages between members of a clique on a carrier without compare-and-set, in msgpack.
 
 Every message says how its sender is, and some pass on what the sender thinks of others. A message from a later version
 may have fields that this one does not know; they are skipped.

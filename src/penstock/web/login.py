@@ -1,4 +1,4 @@
-"""Who sends an HTTP request or opens a WebSocket, and whether its browser was led here by another site.
+"""Identifies the sender of an HTTP request or WebSocket, and refuses browsers that another site has sent here.
 
 Checked before anything else, in this order:
 

@@ -1,4 +1,4 @@
-"""A Spark pipeline from a topic of JSON to another topic and to Parquet, and a table of the results."""
+"""A Spark pipeline from a topic of JSON to another topic and to a Delta table, and a table of the results."""
 
 import json
 import time
@@ -56,21 +56,21 @@ def _produce(stage: Stage) -> None:
 
 def _run(stage: Stage, spark: "SparkSession") -> None:
     out = stage.scratch / "purchases"
-    with stage.working(f"{TOPIC} to {LARGE_TOPIC} and to Parquet"):
+    with stage.working(f"{TOPIC} to {LARGE_TOPIC} and to a Delta table"):
         seconds = _to_topic(stage, spark) + _to_parquet(stage, spark, out)
     purchases = stage.messages // 2
     stage.say(
-        f"{purchases:,} JSON records went from {TOPIC} to {LARGE_TOPIC} and to Parquet, in {seconds:.1f} s"
+        f"{purchases:,} JSON records went from {TOPIC} to {LARGE_TOPIC} and to a Delta table, in {seconds:.1f} s"
     )
     with stage.working("counting"):
         rows = _by_city(stage, spark, out)
     stage.show(table("city", "purchases", "sum", "large", rows=rows, numbers=["purchases", "sum", "large"]))
     _verify(stage, rows, purchases)
-    stage.figure("spark_records", "records through Spark, to a topic and to Parquet", purchases)
+    stage.figure("spark_records", "records through Spark, to a topic and to a Delta table", purchases)
 
 
 def _to_topic(stage: Stage, spark: "SparkSession") -> float:
-    """A streaming query that decodes JSON, keeps large purchases and writes them on, at least once."""
+    """A streaming query that decodes JSON, keeps large purchases and writes them to another topic, exactly once."""
     began = time.perf_counter()
     source = spark.readStream.format("penstock").option("kafka.bootstrap.servers", stage.connection.bootstrap)
     source = source.option("subscribe", TOPIC).option("startingOffsets", "earliest")

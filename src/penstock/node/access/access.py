@@ -1,4 +1,4 @@
-"""What callers may do, by the access rules in the metadata.
+"""Decides what callers may do, by the access rules in the metadata.
 
 Every request asks, most of them the same as the one before. So decisions are remembered, together with the authorizer
 that made them: it is another object after every change of rules, and then all of them are forgotten.

@@ -32,6 +32,7 @@ from penstock.cluster import (
     report_moved,
     start_moves,
 )
+from penstock.config.node import MAX_NODES
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import BROKER, CONTROLLER, AtNode, Calls, methods
 from penstock.node.calls.messages.controller import (
@@ -53,10 +54,6 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.metadata.planning import planned
 from penstock.node.replication.leaders import NO_LEADER, LeaderTable
 from penstock.types import Caller, GroupId, NodeId, Replica
-
-MAX_NODES = 20
-"""All are members of the metadata group, whose configuration must fit into a sector beside the log's checkpoint, also
-while it changes from five voters to five others."""
 
 Seen = Callable[[], dict[int, int]]
 """Nodes that gossip knows to be alive, with their incarnations."""
