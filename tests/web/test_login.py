@@ -10,12 +10,16 @@ from http.client import HTTPConnection
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -480,6 +484,53 @@ def test_dead_letters_carry_no_record_past_the_rules(
     created = rule(ResourceType.TOPIC, new, AclOperation.WRITE, "alice")
     admin.create_acls([created])[created].result(PATIENCE_SECONDS)
     assert letters_go_to(broker, "alice", queue, new)[0] == 403, "it may not create the topic"
+
+
+def test_dead_letters_as_kafka_writes_them_carry_no_record_past_the_rules(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    """Kafka's config names their topic, too; with the other one the broker copies keys and values there."""
+    queue, target = unique("queue"), f"dlq.{unique('mine')}"
+    assert ask(broker, "/v1/queues", basic("admin"), "POST", {"queue": queue})[0] == 201
+    group = [AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE]
+    allow(admin, *(rule(ResourceType.GROUP, queue, operation, "alice") for operation in group))
+    alice = AdminClient(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": PASSWORDS["alice"],
+        }
+    )
+    topic, copies = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
+
+    def refusal(name: str, value: str) -> int | None:
+        over_http = ask(broker, f"/v1/queues/{queue}", basic("alice"), "PATCH", {"configs": {name: value}})
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.GROUP, queue, incremental_configs=[entry])
+        try:
+            alice.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+        except KafkaException as refused:
+            assert over_http[0] == 403
+            return int(refused.args[0].code())
+        assert over_http[0] == 200
+        return None
+
+    assert refusal(topic, target) == KafkaError.GROUP_AUTHORIZATION_FAILED, "it may not read the queue"
+    assert refusal(copies, "true") is None, "no topic is named"
+    assert refusal(copies, "false") is None
+    changes = {"configs": {topic: target}}
+    assert ask(broker, f"/v1/queues/{queue}", basic("admin"), "PATCH", changes)[0] == 200
+    assert refusal(copies, " TRUE ") == KafkaError.GROUP_AUTHORIZATION_FAILED, "it may not read the queue"
+    assert refusal(copies, "false") is None, "less is copied"
+    allow_reading(admin, "alice", queue, queue)
+    assert refusal(copies, "true") == KafkaError.TOPIC_AUTHORIZATION_FAILED, "it may not write there"
+    allow(admin, rule(ResourceType.TOPIC, target, AclOperation.WRITE, "alice"))
+    assert refusal(topic, target) == KafkaError.TOPIC_AUTHORIZATION_FAILED, "it may not create the topic"
+    allow(admin, rule(ResourceType.TOPIC, target, AclOperation.CREATE, "alice"))
+    assert refusal(topic, target) is None
+    assert refusal(copies, "true") is None
 
 
 def test_metrics_are_for_those_who_may_describe_the_cluster(

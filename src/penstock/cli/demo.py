@@ -47,8 +47,8 @@ def demo(messages: int, data_dir: str | None, keep: bool, as_json: bool) -> None
     kill -9 while a producer writes, and finds every acknowledged message afterwards, once. It uses a topic as a work
     queue whose worker is killed, and pushes it to a subscriber. The workers of a clique own customers, while one
     worker joins and another one is killed. Then it starts a cluster of three nodes and kills a leader in the same
-    way. If Java is installed, a Spark pipeline copies a topic to another topic and to a Delta table. At the end it removes
-    everything that it created; with --keep, when you end it.
+    way. If Java is installed, a Spark pipeline copies a topic to another topic and to a Delta table. At the end it
+    removes everything that it created; with --keep, when you end it.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=data_dir))
     stage = Stage(folder=folder, messages=messages, quiet=as_json)

@@ -24,6 +24,7 @@ from penstock.types import Isolation
 USUAL = ShareGroupSettings()
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 KAFKA_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+KAFKA_DEAD_LETTER_COPIES = "errors.deadletterqueue.copy.record.enable"
 KAFKA_DEAD_LETTER_PREFIX = "dlq."
 """Kafka's default. A user that may configure a group could otherwise have the broker write to any topic."""
 BY_DURATION = "by_duration"
@@ -127,7 +128,7 @@ def _prefixed_topic_or_empty() -> Kind:
 _DEFINITIONS = (
     *CONSUMER_DEFINITIONS,
     Definition(
-        name="errors.deadletterqueue.copy.record.enable",
+        name=KAFKA_DEAD_LETTER_COPIES,
         kind=boolean(),
         default="false",
         doc="Whether the records in errors.deadletterqueue.topic.name have the key, the value and the headers of the "
@@ -243,7 +244,7 @@ NOT_OFFERED: dict[str, str] = {
 """Prefixes of Kafka's other group configs, and why they are refused."""
 
 _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "errors.deadletterqueue.copy.record.enable": lambda on: {"kafka_dead_letter_copies": on},
+    KAFKA_DEAD_LETTER_COPIES: lambda on: {"kafka_dead_letter_copies": on},
     KAFKA_DEAD_LETTER_TOPIC: lambda name: {"kafka_dead_letter_topic": name},
     "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
     DEAD_LETTER_TOPIC: lambda name: {"dead_letter_topic": name},

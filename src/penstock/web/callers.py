@@ -6,7 +6,6 @@ rule removed. `while_allowed` ends a request then; `websocket_frames.lost_permis
 
 import asyncio
 import math
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -64,16 +63,12 @@ def check_login(node: Node, scope: Scope) -> None:
     user, token_id = scope.get(PASSWORD_USER), scope.get(TOKEN)
     if user is not None and user not in access.users:
         raise Problem(401, "login_failed", f"the user {user} was deleted")
-    if now_ms() >= scope.get(EXPIRES_MS, math.inf):
+    if node.clock.wall_ms() >= scope.get(EXPIRES_MS, math.inf):
         by_token = "" if token_id is None else f" by the API token {token_id}"
         how = ", by opening another WebSocket" if scope["type"] == "websocket" else ""
         raise Problem(401, LOGIN_EXPIRED, f"the login{by_token} has expired: log in again{how}")
     if token_id is not None and token_id not in access.tokens:
         raise Problem(401, "login_failed", f"the API token {token_id} was revoked")
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 async def while_allowed(node: Node, check: Callable[[], None], work: "asyncio.Future[T]") -> T:

@@ -245,7 +245,7 @@ class _Connection:
             case CreditFrame(credit=credit):
                 session.set_credit(min(credit, self._max_credit))
             case Ping():
-                session.tell({"type": "pong"})
+                session.pong()
             case Unsubscribe():
                 self._check_may_delete(session.request.name)
                 session.end(EndReason("unsubscribed", "the subscription was ended", may_save=False))

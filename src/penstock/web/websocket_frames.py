@@ -19,7 +19,7 @@ from penstock.types import Caller, Operation, ResourceType
 from penstock.web.api.problems import Problem, as_field_problem, as_problem
 from penstock.web.api.responses import error_response
 from penstock.web.api.routing import not_ready
-from penstock.web.callers import EXPIRES_MS, caller_of, check_login, now_ms
+from penstock.web.callers import EXPIRES_MS, caller_of, check_login
 from penstock.web.http_quotas import SocketQuota
 from penstock.web.websocket_protocol import PROTOCOL, READY, BoundedSocket, text_frame
 
@@ -79,10 +79,10 @@ def check_may_read(node: Node, socket: WebSocket, group: str | None, topics: Ite
     return caller
 
 
-def _seconds_left(socket: WebSocket) -> float | None:
+def _seconds_left(node: Node, socket: WebSocket) -> float | None:
     """Until the login by which a WebSocket was opened expires; None for ever."""
     expires_ms: int | None = socket.scope.get(EXPIRES_MS)
-    return None if expires_ms is None else max(0.0, (expires_ms - now_ms()) / 1000)
+    return None if expires_ms is None else max(0.0, (expires_ms - node.clock.wall_ms()) / 1000)
 
 
 async def lost_permission(node: Node, socket: WebSocket, group: str | None, topics: Iterable[str]) -> Problem:
@@ -94,7 +94,7 @@ async def lost_permission(node: Node, socket: WebSocket, group: str | None, topi
             # First of all, because a permission may have been lost while the subscriber was attached.
             check_may_read(node, socket, group, topics)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_seconds_left(socket)):
+                async with asyncio.timeout(_seconds_left(node, socket)):
                     await changed.wait()
             changed.clear()
     except Problem as problem:

@@ -8,6 +8,7 @@ from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.config import GROUP_CONFIGS, ConfigEntry, describe_all_nodes, describe_broker
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
+from penstock.config.group import DEAD_LETTER_TOPIC, KAFKA_DEAD_LETTER_COPIES, KAFKA_DEAD_LETTER_TOPIC
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.names import repeated
@@ -34,7 +35,6 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 PUBLIC_CONFIGS = ("penstock.http.url",)
 """Clients find the HTTP port by it: everybody who may connect may know it, as Metadata tells them the Kafka ports."""
 RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
-DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
 
@@ -252,16 +252,23 @@ def _check(context: RequestContext, resource_type: int, name: str) -> None:
 
 
 def _check_dead_letters(context: RequestContext, group: str, configs: Mapping[str, str | None]) -> None:
-    """The broker itself copies dead letters. So a caller that names their topic must have the right to write there, and
-    to read the messages that are copied: otherwise a queue would carry records past the access rules."""
-    target = (configs.get(DEAD_LETTER_TOPIC) or "").strip()
-    if not target or not context.node.access.is_required:
+    """The broker itself copies dead letters. So a caller that names their topic, by our config or by Kafka's, or has
+    keys and values copied there, must have the right to write there, and to read the messages that are copied:
+    otherwise a queue would carry records past the access rules. `configs` are those that the caller sets."""
+    if not context.node.access.is_required:
         return
     resources, caller = context.node.resources, context.caller
-    resources.check_group(caller, group, Operation.READ)
-    resources.check(caller, Operation.WRITE, ResourceType.TOPIC, target)
-    if not resources.exists(target):
-        resources.check_create_topic(caller, target)
+    named = [configs.get(DEAD_LETTER_TOPIC), configs.get(KAFKA_DEAD_LETTER_TOPIC)]
+    copies = (configs.get(KAFKA_DEAD_LETTER_COPIES) or "").strip().lower() == "true"
+    if copies and KAFKA_DEAD_LETTER_TOPIC not in configs:
+        # The dead letters of a topic that was named before get keys and values.
+        stored = resources.group_configs(caller, group, context.api.on_group)
+        named.append(stored.get(KAFKA_DEAD_LETTER_TOPIC))
+    for target in filter(None, ((name or "").strip() for name in named)):
+        resources.check_group(caller, group, Operation.READ)
+        resources.check(caller, Operation.WRITE, ResourceType.TOPIC, target)
+        if not resources.exists(target):
+            resources.check_create_topic(caller, target)
 
 
 def _alteration(context: RequestContext, resource: incremental.AlterConfigsResource) -> Decision:

@@ -98,6 +98,8 @@ class SubscriberSession:
         self._due_again: deque[tuple[TopicPartition, int]] = deque()
         """Due messages whose pages were dropped."""
         self._notices: deque[ControlFrame] = deque()
+        self._pongs = 0
+        """Pings to answer. A number takes no memory, however many a subscriber sends that does not read."""
         self._awake = asyncio.Event()
         self._due_timer: asyncio.TimerHandle | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -222,12 +224,20 @@ class SubscriberSession:
         self._notices.append(notice)
         self._awake.set()
 
+    def pong(self) -> None:
+        """Answers a ping, in turn."""
+        self._pongs += 1
+        self._awake.set()
+
     # --- sending
 
     def _next(self) -> bytes | ControlFrame | None:
         """The next frame to send, if there is one."""
         if self._notices:
             return self._notices.popleft()
+        if self._pongs:
+            self._pongs -= 1
+            return {"type": "pong"}
         self._fetch_due()
         frame = self._next_due() or self._next_ready()
         if frame is not None:

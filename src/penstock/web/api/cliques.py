@@ -48,14 +48,15 @@ class Cliques:
         clique, body = call.params.clique, call.body
         for stream in body.streams:
             self._node.resources.check(call.caller, Operation.READ, ResourceType.TOPIC, stream)
-        await self._ensure_queue(clique)
+        await self._ensure_queue(clique, call.caller)
         heartbeat = body.heartbeat(call.params.worker)
         return await self._node.cliques.coordinators.heartbeat(
             clique, heartbeat, body.wait_ms, caller=call.caller
         )
 
-    async def _ensure_queue(self, clique: str) -> None:
-        """The first heartbeat creates the settings of the clique's queue. Problem: another group has the name."""
+    async def _ensure_queue(self, clique: str, caller: Caller) -> None:
+        """The first heartbeat creates the settings of the clique's queue: the broker does it, because workers need no
+        right to change configs, and the audit log names the worker's principal. Problem: another group has the name."""
         node = self._node
         if node.group_config(clique).owner_ordered:
             return
@@ -73,6 +74,7 @@ class Cliques:
             raise status from None
         wanted = {ORDER: "owner"} if START in configs else {ORDER: "owner", START: "earliest"}
         await self._settings.set_configs(InnerClient(node, BROKER), clique, wanted)
+        node.audit.changed(caller, "create_clique", ResourceType.GROUP.name.lower(), clique, None)
 
     # --- queries
 

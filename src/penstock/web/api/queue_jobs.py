@@ -282,6 +282,7 @@ class QueueJobs:
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         settlements = [settlement for _, settlement in rows.values()]
         try:
+            self._check_may_read(caller, like.place)
             request = SettleRequest(queue, like.consumer, like.place, settlements, like.by)
             refused = await self._node.queues.router.settle(request, caller=caller)
         except PenstockError as trouble:
@@ -302,6 +303,16 @@ class QueueJobs:
             else f"{message}, which does not exist"
         )
 
+    def _check_may_read(self, caller: Caller, place: GroupId) -> None:
+        """A consumer that has lost READ on the topic decides no longer about the jobs that it holds."""
+        try:
+            self._node.resources.topic_by_id(caller, place.topic_id, Operation.READ)
+        except KafkaError as refusal:
+            if (
+                refusal.code != ErrorCode.UNKNOWN_TOPIC_ID
+            ):  # the leader knows topics that this node does not know yet
+                raise
+
     def _is_known(self, caller: Caller, place: GroupId) -> bool:
         """Whether this node knows the partition. It may not know a new one yet, so the answer only explains why no
         leader was found."""
@@ -313,6 +324,8 @@ class QueueJobs:
 
 
 def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
+    is_denied = isinstance(trouble, KafkaError) and trouble.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = is_known or is_denied
     if isinstance(trouble, KafkaError) and (trouble.code == ErrorCode.UNKNOWN_TOPIC_ID or not is_known):
         message = (
             "no topic here has the id in this receipt: it was deleted, or the receipt is another cluster's"
