@@ -177,6 +177,26 @@ def test_a_failed_flush_is_never_reported_as_a_full_disk(
     assert not isinstance(caught.value, DiskFull)
 
 
+def test_after_a_failed_flush_the_file_never_counts_as_flushed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells a descriptor of lost pages once."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk = OsDisk(tmp_path)
+    file = disk.open("f", create=True)
+    with monkeypatch.context() as failing:
+        failing.setattr("penstock.log.os_disk._datasync", fail)
+        with pytest.raises(StorageError):
+            file.flush()
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.flush()
+    file.close()
+    disk.open("f").flush()  # a restart decides by what is on the disk
+
+
 def test_a_failed_atomic_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,9 +39,12 @@ def test_a_lone_voter_may_commit_and_give_up_within_one_event() -> None:
     assert run_seed(700_096).failure is None
 
 
-@pytest.mark.parametrize("seed", [7_700_937, 9_102_658, 20_001_424, 20_005_812, 40_006_772, 70_003_203])
+@pytest.mark.parametrize(
+    "seed", [7_700_937, 9_102_658, 20_001_424, 20_005_812, 40_006_772, 70_003_203, 240_002_919]
+)
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int) -> None:
     """A change to a voter that had just lost its disk (twice), a vote that was still being saved, a write that only the
-    one voter of an earlier configuration had, and a lease from a reply to a heartbeat after the reply before it was
-    lost, and a configuration that a full disk had refused."""
+    one voter of an earlier configuration had, a lease from a reply to a heartbeat after the reply before it was lost,
+    a configuration that a full disk had refused, and a flush for a snapshot after the flush before it had failed in its
+    thread."""
     assert run_seed(seed).failure is None

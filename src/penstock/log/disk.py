@@ -59,7 +59,11 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def flush(self) -> None:
-        """Returns when content and size are on stable storage."""
+        """Returns when content and size are on stable storage.
+
+        Once it has failed, it fails each time. The system tells a descriptor of a lost page once, so a second flush
+        would report success: a thread's flush may fail while the event loop flushes the same file for a snapshot,
+        which would then count lost bytes as flushed."""
         ...
 
     def close(self) -> None:

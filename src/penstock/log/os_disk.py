@@ -33,12 +33,14 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 class OsFile:
     """One file descriptor, written only at its end and in fixed slots."""
 
-    __slots__ = ("_fd", "path", "size")
+    __slots__ = ("_fd", "_lost", "path", "size")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.size = os.fstat(fd).st_size
         self._fd = fd
+        self._lost: StorageError | None = None
+        """The flush that failed."""
 
     def read_at(self, position: int, count: int) -> bytes:
         try:
@@ -103,11 +105,14 @@ class OsFile:
         self.size = size
 
     def flush(self) -> None:
+        if self._lost is not None:
+            raise StorageError(str(self._lost))
         try:
             _datasync(self._fd)
         except OSError as problem:
             # Never DiskFull, whatever the reason: bytes that a failed flush lost cannot be written again.
-            raise StorageError(f"flush {self.path}: {problem.strerror}") from problem
+            self._lost = StorageError(f"flush {self.path}: {problem.strerror}")
+            raise self._lost from problem
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -40,13 +40,15 @@ class PowerCut(BaseException):
 class SimInode:
     """A file's content in both images."""
 
-    __slots__ = ("dirty", "durable", "visible")
+    __slots__ = ("dirty", "durable", "losses", "visible")
 
     def __init__(self, content: bytes = b"") -> None:
         self.visible = bytearray(content)
         self.durable = bytearray(content)
         self.dirty: set[int] = set()
         """Numbers of sectors in which the images may differ."""
+        self.losses = 0
+        """Flushes that failed."""
 
     def write(self, position: int, data: Buffer) -> None:
         if len(self.visible) < position:
@@ -69,6 +71,11 @@ class SimInode:
         self.dirty.clear()
         del self.durable[len(self.visible) :]
         self.durable.extend(bytes(len(self.visible) - len(self.durable)))
+
+    def fail_flush(self) -> None:
+        """The system drops what it could not write."""
+        self.dirty.clear()
+        self.losses += 1
 
     def write_back(self, random: Random) -> None:
         """The system writes a few dirty sectors of its own accord."""
@@ -115,6 +122,8 @@ class SimFile:
         self.path = path
         self.inode = inode
         self.closed = False
+        self._losses = inode.losses
+        """Those that were told before this file was opened: its flushes fail after any other one."""
 
     @property
     def size(self) -> int:
@@ -151,7 +160,8 @@ class SimFile:
         self._check_open()
         self._disk.operation("flush", self.path)
         if self._disk.take_flush_failure(self.path):
-            self.inode.dirty.clear()
+            self.inode.fail_flush()
+        if self.inode.losses > self._losses:
             raise StorageError(f"flush {self.path}: Input/output error")
         self.inode.flush()
 
@@ -428,7 +438,7 @@ class SimDisk:
             folder.sync()
         for path, inode in self._root.inodes():
             if self.take_flush_failure(path):
-                inode.dirty.clear()
+                inode.fail_flush()
                 raise StorageError("sync: Input/output error")
             inode.flush()
 
