@@ -113,7 +113,9 @@ def test_a_failed_flush_has_lost_the_pages_and_a_second_one_does_not_bring_them_
     disk.fail_flush("f")
     with pytest.raises(StorageError):
         file.flush()
-    file.flush()
+    with pytest.raises(StorageError):
+        file.flush()
+    disk.open("f").flush()
     assert file.read_at(512, 1) == b"b"
     assert outcomes(disk) == {b"a" * 512 + bytes(512)}
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
+from penstock.config.node import MAX_NODES
 from penstock.log import checkpoint, entries, reset, votes, writer
 from penstock.node import housekeeping
 from penstock.node.metadata import controller
@@ -84,7 +85,7 @@ def _small_world() -> AbstractContextManager[None]:
 
 def _large_world(nodes: int) -> AbstractContextManager[None]:
     """More nodes than production allows."""
-    return _changed(LARGER if nodes > controller.MAX_NODES else ())
+    return _changed(LARGER if nodes > MAX_NODES else ())
 
 
 @contextmanager
