@@ -118,6 +118,27 @@ def test_changes_refusals_and_failed_logins_over_http_are_events(broker: Broker)
     assert not any(secret in text for secret in [*PASSWORDS.values(), "not-the-password"])
 
 
+def test_a_worker_whose_heartbeat_creates_the_queue_of_a_clique_is_named_once(broker: Broker) -> None:
+    rules = [
+        {"principal": "User:alice", "operation": "read", "resource_type": kind, "name": name}
+        for kind, name in (("group", "pricing"), ("topic", "orders"))
+    ]
+    assert call(broker, "POST", "/v1/acls", "admin", body={"acls": rules}) == 201
+    assert call(broker, "POST", "/v1/topics", "admin", body={"name": "orders"}) == 201
+    for sequence in (1, 2):
+        heartbeat = {"member_id": "a" * 32, "sequence": sequence, "streams": ["orders"]}
+        assert call(broker, "PUT", "/v1/cliques/pricing/members/w1", "alice", body=heartbeat) == 200
+    assert call(broker, "DELETE", "/v1/topics/orders", "admin") == 204
+    ended = has("audit.changed", operation="delete_topic")
+    found = events_until(broker.bootstrap_servers, ended, settings=ADMIN)
+    [created] = told(found, "audit.changed", principal="User:alice")
+    assert [created[name] for name in ("operation", "resource", "name")] == [
+        "create_clique",
+        "group",
+        "pricing",
+    ]
+
+
 def test_changes_of_users_roles_and_rules_name_them(broker: Broker) -> None:
     """As changes over Kafka do. A permission on the cluster is what such a request needs, and not what it changes."""
     new, other = "bob-password", "bob-password-2"

@@ -22,6 +22,7 @@ from tests.web.test_login import (
     ask,
     basic,
     broker,
+    forbid,
     received,
     rule,
     socket_url,
@@ -51,6 +52,25 @@ def test_delete_on_the_group_is_enough_to_delete_a_queue_with_settings(
     node = broker._thread.service.node
     assert node is not None
     assert queue not in node.metadata.state.group_configs, "a later queue of this name has the defaults"
+
+
+def test_a_consumer_that_has_lost_read_on_the_topic_settles_no_job_that_it_holds(
+    broker: Broker, admin: AdminClient, unique: Unique
+) -> None:
+    queue, topic = unique("queue"), unique("secret")
+    make_queue(broker, queue, topic)
+    allow_reading(admin, "bob", topic, queue)
+    status, received, _ = ask(broker, f"/v1/queues/{queue}/receive", basic("bob"), "POST", {"max": 2})
+    assert status == 200, received
+    first, second = (job["receipt"] for job in received["jobs"])
+    settle = f"/v1/queues/{queue}/settle"
+    assert ask(broker, settle, basic("bob"), "POST", {"accept": [first]})[1]["settled"] == 1
+    forbid(admin, "bob", ResourceType.TOPIC, topic)
+    status, answer, _ = ask(broker, settle, basic("bob"), "POST", {"accept": [second]})
+    assert (status, answer["settled"]) == (207, 0)
+    [refused] = answer["refused"]
+    assert refused["error"]["code"] == "topic_authorization_failed"
+    assert topic not in refused["error"]["message"]
 
 
 # --- subscriptions

@@ -122,3 +122,19 @@ def test_a_page_that_arrives_for_a_subscriber_that_does_not_read_is_dropped_and_
         running.cancel()
 
     play(scenario)
+
+
+def test_pings_of_a_subscriber_that_does_not_read_take_no_memory_and_are_all_answered_when_it_reads() -> None:
+    async def scenario(scene: Scene) -> None:
+        sink = Sink(room=0)
+        running = asyncio.ensure_future(scene.session.run(sink))
+        scene.session.pong()
+        await sink.is_stuck.wait()
+        for _ in range(9_999):
+            scene.session.pong()
+        assert len(scene.session._notices) == 0
+        sink.read(10_000)
+        await scene.until(lambda: sink.sent == [{"type": "pong"}] * 10_000)
+        running.cancel()
+
+    play(scenario)
