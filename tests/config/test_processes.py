@@ -146,7 +146,7 @@ def test_every_listener_has_a_port_for_each_process() -> None:
         ("", {"processes": 2, "memory": True}, "processes", "1 with memory=true"),
         ("", {"processes": 2, "node_id": 100}, "node_id", "0 to 99"),
         ("", {"processes": 0}, "processes", ">= 1"),
-        ("", {"processes": 65}, "processes", "<= 64"),
+        ("", {"processes": 21}, "processes", "<= 20"),
         ("processes = 'two'", {}, "processes in config file", "int"),
     ],
 )
