@@ -3,7 +3,9 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -195,6 +197,31 @@ def test_after_a_failed_flush_the_file_never_counts_as_flushed_again(
         file.flush()
     file.close()
     disk.open("f").flush()  # a restart decides by what is on the disk
+
+
+def test_a_flush_beside_one_that_fails_does_not_count_as_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has told the first flush of lost pages, and tells the second one nothing."""
+    file = OsDisk(tmp_path).open("f", create=True)
+    told, both = Event(), Event()
+
+    def lose(_: int) -> None:
+        if not told.is_set():
+            told.set()
+            both.wait(0.2)  # without a lock the second flush comes meanwhile, and ends this wait
+            raise OSError(errno.EIO, "Input/output error")
+        both.set()
+
+    monkeypatch.setattr("penstock.log.os_disk._datasync", lose)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(file.flush)
+        assert told.wait(60)
+        with pytest.raises(StorageError, match="Input/output error"):
+            file.flush()
+        with pytest.raises(StorageError, match="Input/output error"):
+            first.result(60)
+    file.close()
 
 
 def test_a_failed_atomic_write_leaves_the_old_file_and_nothing_else(

@@ -6,6 +6,7 @@ import fcntl
 import functools
 import os
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
 from penstock.batch import Buffer
@@ -33,12 +34,15 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 class OsFile:
     """One file descriptor, written only at its end and in fixed slots."""
 
-    __slots__ = ("_fd", "_lost", "path", "size")
+    __slots__ = ("_fd", "_flushing", "_lost", "path", "size")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.size = os.fstat(fd).st_size
         self._fd = fd
+        self._flushing = Lock()
+        """A thread and the event loop may flush at the same time. The system tells one of them of lost bytes; without
+        the lock, the other one could return before `_lost` is set."""
         self._lost: StorageError | None = None
         """The flush that failed."""
 
@@ -105,14 +109,15 @@ class OsFile:
         self.size = size
 
     def flush(self) -> None:
-        if self._lost is not None:
-            raise StorageError(str(self._lost))
-        try:
-            _datasync(self._fd)
-        except OSError as problem:
-            # Never DiskFull, whatever the reason: bytes that a failed flush lost cannot be written again.
-            self._lost = StorageError(f"flush {self.path}: {problem.strerror}")
-            raise self._lost from problem
+        with self._flushing:
+            if self._lost is not None:
+                raise StorageError(str(self._lost))
+            try:
+                _datasync(self._fd)
+            except OSError as problem:
+                # Never DiskFull, whatever the reason: bytes that a failed flush lost cannot be written again.
+                self._lost = StorageError(f"flush {self.path}: {problem.strerror}")
+                raise self._lost from problem
 
     def close(self) -> None:
         if self._fd >= 0:
