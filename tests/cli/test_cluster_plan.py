@@ -1,5 +1,6 @@
 """The plan of a local cluster: its ports, its file, and how it grows."""
 
+import random
 import socket
 import sys
 from contextlib import ExitStack
@@ -30,6 +31,26 @@ def test_no_port_is_given_twice(tmp_path: Path) -> None:
     plan = planned(tmp_path, 20)
     ports = [address for node in plan.nodes for address in (node.kafka, node.http, node.cluster)]
     assert len(set(ports)) == len(ports)
+
+
+def test_free_ports_keep_clear_of_the_given_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_ports(4)
+    others = iter(
+        [first, first + 1, first + 2, first + 3, *range(first + 100, 30_000), *range(10_000, first)]
+    )
+    monkeypatch.setattr("penstock.cli.cluster_plan.random.choice", lambda _: next(others))
+    plan = new_plan(tmp_path, 3, memory=True, ports=free_nodes(1, kafka_port=first, http_port=None))
+    assert [node.kafka for node in plan.nodes] == [f"127.0.0.1:{first + number}" for number in range(3)]
+    assert not {node.kafka for node in plan.nodes} & {
+        at for node in plan.nodes for at in (node.http, node.cluster)
+    }
+
+
+def test_given_ports_that_overlap_are_refused(tmp_path: Path) -> None:
+    first = free_ports(4)
+    with pytest.raises(Problem, match=f"{first + 1}, for node 2, is a port of another node") as refused:
+        new_plan(tmp_path, 3, memory=True, ports=free_nodes(1, kafka_port=first, http_port=first + 1))
+    assert "--http-port" in refused.value.hint
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody listen on a port that is bound")
@@ -117,8 +138,8 @@ def test_the_same_command_continues_its_cluster_and_new_nodes_take_the_next_port
 
 
 def free_ports(count: int) -> int:
-    """The first of so many consecutive free ports."""
-    for first in range(20_000, 30_000, count):
+    """The first of so many consecutive free ports; at random, as other tests look for some at the same time."""
+    for first in random.sample(range(20_000, 30_000, count), 1_000):
         with ExitStack() as held:
             try:
                 for port in range(first, first + count):

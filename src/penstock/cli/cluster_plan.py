@@ -7,7 +7,7 @@ import random
 import socket
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.cli.problem import Problem
+from penstock.config.node import MAX_NODES
 
 FILE = "cluster.toml"
 HOST = "127.0.0.1"
@@ -25,6 +26,8 @@ PORTS = range(10_000, 30_000)
 same ports, so no outgoing connection of another program may have taken one meanwhile."""
 TRIES = 200
 
+_chosen: set[int] = set()
+"""All that `free_port` returned. Not every system can reserve a port."""
 _reserved: list[socket.socket] = []
 """One for each port that was chosen: bound, not listening, and open as long as this process runs. Linux lets a node
 listen on such a port, and refuses it to a program that looks for a free one. Without them, two clusters that start at
@@ -122,24 +125,29 @@ def new_plan(folder: Path, nodes: int, *, memory: bool, ports: Iterator[LocalNod
 def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
     """Nodes one after the other, on free ports; a given port is the first node's, and the others take the ones after
     it."""
-    with ExitStack() as held:  # a given port stays bound until all are chosen, so that none is chosen twice
-        node_id = first_id
-        while True:
-            kafka = _port(held, kafka_port, node_id, "--kafka-port")
-            http = _port(held, http_port, node_id, "--http-port")
-            yield LocalNode(
-                node_id=node_id,
-                kafka=f"{HOST}:{kafka}",
-                http=f"{HOST}:{http}",
-                cluster=f"{HOST}:{free_port()}",
-            )
-            node_id += 1
+    given = [port for port in (kafka_port, http_port) if port is not None]
+    kept_free = {port + number for port in given for number in range(MAX_NODES)}
+    used: set[int] = set()
+    node_id = first_id
+    while True:
+        kafka = _port(kafka_port, node_id, "--kafka-port", kept_free, used)
+        http = _port(http_port, node_id, "--http-port", kept_free, used)
+        yield LocalNode(
+            node_id=node_id,
+            kafka=f"{HOST}:{kafka}",
+            http=f"{HOST}:{http}",
+            cluster=f"{HOST}:{free_port(kept_free)}",
+        )
+        node_id += 1
 
 
-def free_port() -> int:
-    """Free for TCP and for UDP (the inter-node port is both), and reserved on Linux while this process runs."""
+def free_port(besides: Container[int] = ()) -> int:
+    """Free for TCP and for UDP (the inter-node port is both), and chosen only once by this process. Linux also reserves
+    it while this process runs."""
     for _ in range(TRIES):
         port = random.choice(PORTS)
+        if port in _chosen or port in besides:
+            continue
         with suppress(OSError), ExitStack() as udp, ExitStack() as tcp:
             _bind(udp, port, socket.SOCK_DGRAM)
             reserved = _bind(tcp, port, socket.SOCK_STREAM)
@@ -147,22 +155,31 @@ def free_port() -> int:
                 reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # nodes set it, too
                 _reserved.append(reserved)
                 tcp.pop_all()
+            _chosen.add(port)
             return port
     raise Problem("no free port was found", "give one with --kafka-port and --http-port")
 
 
-def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
+def _port(first: int | None, node_id: int, option: str, kept_free: Container[int], used: set[int]) -> int:
+    """`used`: the given ports of the nodes so far. Two sockets may be bound to the same port as long as neither
+    listens, so binding alone would not find a port that the same plan uses twice."""
     if first is None:
-        return free_port()
+        return free_port(kept_free)
     port = first + node_id - 1
+    if port in used:
+        raise Problem(
+            f"port {port}, for node {node_id}, is a port of another node of this cluster",
+            "leave more ports between --kafka-port and --http-port: each node takes the next one of both",
+        )
     try:
-        # A port that was closed a minute ago does not count as taken.
-        _bind(held, port, socket.SOCK_STREAM, reuse=True)
+        with ExitStack() as held:  # a port that was closed a minute ago does not count as taken
+            _bind(held, port, socket.SOCK_STREAM, reuse=True)
     except OSError as taken:
         raise Problem(
             f"port {port}, for node {node_id}, is not free: {taken.strerror}",
             f"choose another {option}, or leave it out for free ones",
         ) from None
+    used.add(port)
     return port
 
 
