@@ -24,10 +24,11 @@ QUICK = ("--set", "replication.election_timeout_ms=600", "--set", "replication.f
 
 
 class Up:
-    """The command, and its output so far."""
+    """The command, and its output so far. A cluster in memory keeps its files in `folder`, also when it is killed."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        clean["TMPDIR"] = str(folder)
         self.process = subprocess.Popen(
             [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean
         )
@@ -62,11 +63,11 @@ class Up:
 
 
 @pytest.fixture
-def up() -> Iterator[Callable[..., Up]]:
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
     def start(*flags: str) -> Up:
-        started.append(Up(*flags))
+        started.append(Up(tmp_path, *flags))
         return started[-1]
 
     yield start
@@ -76,9 +77,9 @@ def up() -> Iterator[Callable[..., Up]]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Up]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Four nodes in memory; the topic `orders` has two partitions of three replicas each."""
-    running = Up("--memory", "--nodes", "4", *QUICK)
+    running = Up(tmp_path_factory.mktemp("cluster"), "--memory", "--nodes", "4", *QUICK)
     admin = AdminClient({"bootstrap.servers": running.bootstrap})
     [made] = admin.create_topics([NewTopic("orders", 2)]).values()
     made.result(WAIT_SECONDS)

@@ -155,6 +155,7 @@ def test_the_process_logs_in_where_that_is_required(tmp_path: Path, monkeypatch:
 def test_in_a_cluster_the_next_leader_of_the_first_partition_continues_the_table(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     up = Up(
+        tmp_path,
         "--data-dir",
         str(tmp_path / "data"),
         *QUICK,
