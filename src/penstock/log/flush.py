@@ -48,3 +48,9 @@ class Flushes:
             return
         self._maintenance.hold(ticket.capture)
         self._maintenance.flushed(ticket.appended_bytes)
+
+    def abort(self, error: StorageError) -> None:
+        """The caller could not begin or finish a flush, because of a bug. It is unknown what is flushed, as after a
+        flush that failed: the log takes no more writes, and begins no other flush."""
+        if self._files.failed is None:
+            self._files.failed = error

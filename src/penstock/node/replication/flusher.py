@@ -73,8 +73,8 @@ class Flusher:
         for partition in self._take():
             try:
                 ticket = self._begin_one(partition)
-            except Exception:
-                log.exception(BUG, partition.label)
+            except Exception as bug:  # noqa: BLE001 - logged there
+                _abort(partition, bug)
             else:
                 if ticket is not None:
                     work.append((partition, ticket))
@@ -132,8 +132,8 @@ class Flusher:
         for index, (partition, ticket) in enumerate(work):
             try:
                 self._finish_one(partition, ticket, outcome.errors.get(index))
-            except Exception:
-                log.exception(BUG, partition.label)
+            except Exception as bug:  # noqa: BLE001 - logged there
+                _abort(partition, bug)
         if outcome.whole is not None:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty:
@@ -155,3 +155,15 @@ class Flusher:
             partition.fail(error)
         else:
             partition.flushed()
+
+
+def _abort(partition: PartitionReplica, bug: Exception) -> None:
+    """A bug kept a partition's flush from its end, and the partition is no longer dirty. If it went on, it would wait
+    for this flush for ever and look healthy."""
+    log.error(BUG, partition.label, exc_info=bug)
+    error = StorageError(f"a bug in its flush: {bug!r}")
+    try:
+        partition.log.flushes.abort(error)
+        partition.fail(error)
+    except Exception:
+        log.exception(BUG, partition.label)
