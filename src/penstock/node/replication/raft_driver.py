@@ -17,6 +17,7 @@ from penstock.errors import (
     CorruptLog,
     KafkaError,
     OutOfResources,
+    PenstockError,
     ProtocolViolation,
     StorageError,
 )
@@ -206,6 +207,8 @@ class RaftDriver:
         self._feed(self.core.prefix_deleted)
 
     def _feed(self, question: Callable[[float], list[Effect]]) -> None:
+        """Asks the core for a decision and carries it out. Raises what the core raises on purpose: ProtocolViolation,
+        RaftRefused, and StorageError if entries cannot be read now."""
         if self._stopped:
             return
         try:
@@ -214,8 +217,17 @@ class RaftDriver:
             self.halt(broken)
         except CorruptLog as rot:
             self._host.damaged(rot)
+        except PenstockError:
+            raise
+        except Exception as bug:  # noqa: BLE001 - logged there
+            self._halt_by_bug("the group's decision broke off", bug)
         else:
             self.carry_out(effects)
+
+    def _halt_by_bug(self, what: str, bug: Exception) -> None:
+        """The core and the log may not match any more, so claims of this replica cannot be trusted."""
+        log.error("%s: a bug", self._host.label, exc_info=bug)
+        self.halt(StorageError(f"{what}: {bug!r}"))
 
     def halt(self, error: Halt) -> None:
         """The disk failed: claims of this replica about its log cannot be trusted any more, so it makes none."""
@@ -242,10 +254,8 @@ class RaftDriver:
             self.halt(trouble)
         except (BatchError, KafkaError) as wrong:
             self._refuse_entries(str(wrong))
-        except Exception as surprise:
-            # The core assumes that the effect was carried out: claims of this replica cannot be trusted any more.
-            log.exception("%s: a bug", self._host.label)
-            self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
+        except Exception as bug:  # noqa: BLE001 - logged there
+            self._halt_by_bug("an effect could not be carried out", bug)
         if not self._stopped:
             self._host.settled()
 
@@ -277,7 +287,7 @@ class RaftDriver:
         if not self._full:
             self._full = True
             log.error("%s: %s", self._host.label, refused)
-        self.carry_out(self.core.write_failed(self._multi_raft.now()))
+        self._feed(self.core.write_failed)
 
     def _send(self, effect: Send) -> None:
         self._multi_raft.post(effect.to, self.group, effect.message)
@@ -288,7 +298,7 @@ class RaftDriver:
                 return
             for send in effect.then:
                 self._send(send)
-            self.carry_out(self.core.hard_state_saved(self._multi_raft.now(), effect.hard))
+            self._feed(lambda now: self.core.hard_state_saved(now, effect.hard))
 
         has_log = self._noting or self._multi_raft.hard_states.had_log(self.group)
         self._multi_raft.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
