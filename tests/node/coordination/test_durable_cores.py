@@ -289,6 +289,84 @@ def test_a_core_with_a_bug_in_loading_is_offline_and_not_loading_for_ever(
     assert isinstance(line.exc_info[1], ZeroDivisionError)
 
 
+def test_a_bug_in_one_change_that_a_loading_core_is_told_loses_no_other_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def count(node: Node, cores: Cores) -> None:
+        await add(cores, b"a", 1)
+
+    async def look(node: Node, cores: Cores) -> None:
+        told: list[str] = []
+        [host] = cores.hosts()
+
+        def fails(now_ms: int) -> Iterable[Effect]:
+            raise ZeroDivisionError
+
+        host.tell(lambda now_ms: told.append("first") or ())
+        host.tell(fails)
+        host.tell(lambda now_ms: told.append("last") or ())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while host.is_loading:
+                await asyncio.sleep(0)
+        assert told == ["first", "last"]
+        assert cores.get(0) is host
+        assert await add(cores, b"a", 1) == 2
+
+    asyncio.run(run(tmp_path, count))
+    monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", 0)
+    asyncio.run(run(tmp_path, look))
+    (line,) = caplog.records
+    assert line.getMessage().startswith(f"a bug in a change that the coordinator on {TOPIC}-0 is told")
+
+
+def test_a_core_that_stays_offline_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count(node: Node, cores: Cores) -> None:
+        await add(cores, b"a", 1)
+
+    def writes_and_fails(core: Counter, now_ms: int) -> Iterable[Effect]:
+        core.outbox.persist([(b"a", b"99")], lambda now_ms, ok: None)
+        yield from core.outbox.take()
+        raise ZeroDivisionError
+
+    async def look(node: Node, cores: Cores) -> None:
+        [host] = cores.hosts()
+        end_offset = host.partition.log.end_offset
+        assert code_of(cores) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await node.storage.flusher.drain()
+        assert host.partition.log.end_offset == end_offset
+
+    asyncio.run(run(tmp_path, count))
+    monkeypatch.setattr(Counter, "loaded", writes_and_fails)
+    asyncio.run(run(tmp_path, look))
+
+
+@pytest.mark.parametrize("load_at_once_bytes", [0, core_host.LOAD_AT_ONCE_BYTES])
+def test_a_core_that_stays_offline_keeps_no_changes_that_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load_at_once_bytes: int
+) -> None:
+    async def count(node: Node, cores: Cores) -> None:
+        await add(cores, b"a", 1)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def look(node: Node, cores: Cores) -> None:
+        [host] = cores.hosts()
+        host.tell(lambda now_ms: ())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while host.is_loading:
+                await asyncio.sleep(0)
+        host.tell(lambda now_ms: ())
+        assert host._facts == []
+
+    asyncio.run(run(tmp_path, count))
+    monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", load_at_once_bytes)
+    monkeypatch.setattr(Counter, "replay", fails)
+    asyncio.run(run(tmp_path, look))
+
+
 def test_a_core_without_a_lease_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(node: Node, cores: Cores) -> None:
         monkeypatch.setattr(Partition, "may_serve", False)

@@ -26,6 +26,7 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.replication.partition import Partition
 from penstock.node.scheduling.clock import Clock, SteadyClock
 from penstock.node.scheduling.deadline_timer import DeadlineTimer
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.types import Producer, Term
 
 log = logging.getLogger("penstock.coordination")
@@ -218,8 +219,11 @@ class CoreHost(Generic[C]):
         return self._metadata.applied >= self.core.topics_version
 
     def _cannot_load(self, trouble: Exception, *, is_bug: bool) -> None:
-        """Whatever the reason is, clients are told that the coordinator is offline, and not that it is loading."""
+        """Whatever the reason is, clients are told that the coordinator is offline, and not that it is loading. The
+        core does nothing any more: as clients cannot reach it, it would expire their sessions, and store that."""
         self.is_loading = self.is_ready = False
+        self._facts.clear()
+        self._timer.cancel()
         traceback = trouble if is_bug else None
         log.error(
             "the coordinator on %s stays offline: %s",
@@ -232,11 +236,13 @@ class CoreHost(Generic[C]):
         self.is_loading, self.is_ready = False, True
         try:
             self.carry_out(self.core.loaded(self.now_ms))
-            facts, self._facts = self._facts, []
-            for fact in facts:
-                self.tell(fact)
         except Exception as bug:  # noqa: BLE001 - logged there
             self._cannot_load(bug, is_bug=True)
+            return
+        facts, self._facts = self._facts, []
+        for fact in facts:
+            with logged_bugs(f"a change that the coordinator on {self.partition.name} is told"):
+                self.tell(fact)
 
     def stop(self) -> None:
         """This node no longer leads: waiting requests fail with NOT_COORDINATOR, and clients look for the leader."""
@@ -262,14 +268,15 @@ class CoreHost(Generic[C]):
             del self._asked[future]
 
     def tell(self, fact: Fact) -> None:
-        """Tells the core about a change around it: now, or when it has loaded."""
+        """Tells the core about a change around it: now, or when it has loaded. A core that could not load is not told:
+        the next one reads its log."""
         if self.is_ready:
             self.carry_out(fact(self.now_ms))
-        else:
+        elif self.is_loading and not self._stopped:
             self._facts.append(fact)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        if self._stopped:
+        if self._stopped or not self.is_ready:
             return
         for effect in effects:
             match effect:
@@ -297,7 +304,7 @@ class CoreHost(Generic[C]):
         """Appends all writes of this turn. A thousand commits in one turn are one batch: the batch has the cost, not
         its records."""
         unwritten, self._unwritten = self._unwritten, []
-        if self._stopped:
+        if self._stopped or not self.is_ready:
             return
         for writes in _batches(unwritten):
             if self.is_broken:
