@@ -19,6 +19,7 @@ from penstock.node.queues.stats import QueueFigures, QueueStats, QueueStatsTable
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
 from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.scheduling.slices import in_slices
 from penstock.queue import Backlog, QueueKey
 from penstock.types import NO_EVENTS, EventSink, GroupId, TopicPartition
@@ -145,11 +146,10 @@ class QueueManager:
     def role_changed(self, partition: Partition) -> None:
         """This node began or ceased to lead a partition, or it was closed."""
         for driver in list(self._on_partition.get(partition.group, {}).values()):
-            if partition.closed:
-                message = f"{partition.name} was deleted"
-                driver.end(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
-            elif not (partition.serves and partition.term == driver.term and driver.partition is partition):
-                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader"))
+            why = _why_it_ends(driver, partition)
+            if why is not None:
+                with logged_bugs(f"the end of the queue {driver.key.group_id!r} on {partition.name}"):
+                    driver.end(why)
 
     def log_shortened(self, partitions: Collection[Partition]) -> None:
         """Records of these partitions were deleted."""
@@ -227,6 +227,15 @@ class QueueManager:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
         self._registration.stop()
+
+
+def _why_it_ends(driver: QueueDriver, partition: Partition) -> KafkaError | None:
+    """After a change of the partition's role; None for a driver that goes on."""
+    if partition.closed:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition.name} was deleted")
+    if partition.serves and partition.term == driver.term and driver.partition is partition:
+        return None
+    return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader")
 
 
 def _labels(driver: QueueDriver) -> dict[str, object]:

@@ -24,6 +24,7 @@ from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.scheduling.clock import Clock
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.transactions.led_partitions import LedPartitions
 from penstock.queue import QueueKey
 from penstock.types import EventSink, GroupId, NodeId
@@ -90,7 +91,8 @@ class Queues(Part):
         await self.share_groups.begin(group_id, caller=BROKER)
 
     def role_changed(self, partition: Partition) -> None:
-        self.manager.role_changed(partition)
+        with logged_bugs(f"the queues on {partition.name}"):
+            self.manager.role_changed(partition)
         self.state.cores.role_changed(partition)
 
     def log_shortened(self, partitions: Sequence[Partition]) -> None:
