@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,7 +197,9 @@ def test_the_caller_is_the_subject_of_the_certificate(node: Node) -> None:
     consumer = Consumer(node.librdkafka("mtls", **{"group.id": "principals", "client.id": "shop"}))
     listener: Any = node.service._listener
     principals: set[str] = set()
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not principals:  # librdkafka may close the connection by which it has found the node
+        assert time.monotonic() < deadline, "no connection has this client's id"
         consumer.list_topics(timeout=PATIENCE_SECONDS)
         callers = {connection._caller for connection in list(listener._connections)}
         principals = {caller.principal for caller in callers if caller.client_id == "shop"}
