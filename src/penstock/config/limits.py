@@ -138,7 +138,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     peer_handshake_timeout_ms: Annotated[int, Meta(ge=1)] = 5_000
     """How long the handshake on the inter-node port may take; nodes need a few ms."""
     max_peer_calls: Annotated[int, Meta(ge=1)] = 1_024
-    """Calls from one node to another that have no answer yet: up to half for clients, of these half long polls."""
+    """Calls from one node to another that have no answer yet: up to half for clients, of these half long polls; further
+    ones ask once a second."""
 
     max_http_connections: Annotated[int, Meta(ge=1)] = 4_096
     """Open connections on the HTTP port; at most an eighth of the files that the process may open."""

@@ -212,7 +212,7 @@ async def test_requests_of_clients_leave_half_of_the_calls_to_the_cluster() -> N
         return KafkaResponse(request.api_key, request.version, MetadataResponse())
 
     there.serve(methods.KAFKA_REQUEST, wait)
-    there.serve(methods.CREATE_TOPIC, lambda caller, request: None)
+    there.serve(methods.METADATA_END, lambda caller, request: 7)
     request = KafkaRequest(ApiKey.METADATA, 12, MetadataRequest(topics=None))
     waiting = [
         asyncio.ensure_future(here.ask(AtNode(THERE), methods.KAFKA_REQUEST, request, caller=BROKER))
@@ -222,25 +222,9 @@ async def test_requests_of_clients_leave_half_of_the_calls_to_the_cluster() -> N
     with pytest.raises(Unanswered, match="2 requests of clients already wait for node 2") as caught:
         await here.ask(AtNode(THERE), methods.KAFKA_REQUEST, request, caller=BROKER)
     assert not caught.value.may_be_done
-    await here.ask(AtNode(THERE), methods.CREATE_TOPIC, CreateTopic("t"), caller=BROKER)
+    assert await here.ask(AtNode(THERE), methods.METADATA_END, None, caller=BROKER) == 7
     release.set()
     await asyncio.gather(*waiting)
-
-
-DECIDED_BY_CLIENTS = [
-    methods.FORWARD,
-    methods.APPEND_BATCH,
-    methods.WATCH_SETTLEMENTS,
-    methods.SETTLE,
-    methods.PEEK,
-    methods.ACCEPT,
-    methods.LIST_SCHEDULED,
-]
-
-
-@pytest.mark.parametrize("method", DECIDED_BY_CLIENTS, ids=lambda method: method.name)
-def test_a_method_whose_number_clients_decide_is_for_clients(method: methods.Method[object, object]) -> None:
-    assert method.for_clients
 
 
 async def test_forwarded_requests_leave_half_of_the_calls_to_the_cluster() -> None:
@@ -263,29 +247,3 @@ async def test_forwarded_requests_leave_half_of_the_calls_to_the_cluster() -> No
     release.set()
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [isinstance(one, Unanswered) for one in answers] == [False, False, True, True]
-
-
-async def test_long_polls_may_wait_in_a_quarter_of_the_calls() -> None:
-    here, there, _ = two_nodes(Limits(max_peer_calls=8))
-    release = asyncio.Event()
-
-    async def wait(caller: Caller, request: KafkaRequest) -> KafkaResponse:
-        await release.wait()
-        return KafkaResponse(request.api_key, request.version, MetadataResponse())
-
-    there.serve(methods.KAFKA_QUERY, wait)
-    request = KafkaRequest(ApiKey.METADATA, 12, MetadataRequest(topics=None))
-
-    async def ask(wait_ms: int) -> None:
-        await here.ask(AtNode(THERE), methods.KAFKA_QUERY, request, caller=BROKER, wait_ms=wait_ms)
-
-    asked = [asyncio.ensure_future(ask(wait_ms)) for wait_ms in (0, 60_000)]
-    await asyncio.sleep(0)
-    assert here.may_wait(AtNode(THERE))
-    asked.append(asyncio.ensure_future(ask(60_000)))
-    await asyncio.sleep(0)
-    assert not here.may_wait(AtNode(THERE))
-    assert here.may_wait(AtNode(HERE)), "a request to this node takes no call"
-    release.set()
-    await asyncio.gather(*asked)
-    assert here.may_wait(AtNode(THERE))

@@ -30,11 +30,6 @@ class FakeCoordinators:
         self.polls: list[tuple[int, asyncio.Future[Table | None]]] = []
         self.waits_ms: list[int] = []
         self.polled = asyncio.Event()
-        self.has_room = True
-        """For a poll that waits."""
-
-    def may_wait_for_table(self, clique: str) -> bool:
-        return self.has_room
 
     async def table(self, clique: str, known_epoch: int, wait_ms: int, *, caller: Any) -> Table | None:
         answer: asyncio.Future[Table | None] = asyncio.get_running_loop().create_future()
@@ -210,25 +205,3 @@ def test_queues_take_member_ids_for_owners() -> None:
     assert (lanes.revoked, lanes.present) == (frozenset(), frozenset({MEMBER}))
     nobody = lanes_of(CliqueState(epoch=3).table)
     assert (set(nobody.owners), nobody.present) == ({None}, frozenset())
-
-
-def test_where_too_many_polls_wait_the_coordinator_is_asked_again_after_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "POLL_PAUSE_SECONDS", 0.05)
-
-    async def scenario(tables: CliqueTables, coordinators: FakeCoordinators) -> None:
-        loop = asyncio.get_running_loop()
-        coordinators.has_room = False
-        watch = tables.watch("pricing", lambda: None)
-        (await coordinators.next_poll())[1].set_result(some_table(7))
-        began = loop.time()
-        known, poll = await coordinators.next_poll()
-        assert loop.time() - began >= 0.04
-        assert (known, watch.epoch, coordinators.waits_ms) == (7, 7, [0, 0])
-        coordinators.has_room = True
-        poll.set_result(some_table(7))
-        await coordinators.next_poll()
-        assert coordinators.waits_ms == [0, 0, TABLE_WAIT_MS]
-
-    run(scenario)

@@ -169,3 +169,39 @@ async def test_the_answering_side_has_a_limit_of_its_own() -> None:
             await rpc_nodes.call(ECHO)
         rpc_nodes.two.release.set()
         await asyncio.gather(*waiting)
+
+
+async def test_a_cancelled_call_counts_until_it_is_answered() -> None:
+    async with RpcNodes(most=2) as rpc_nodes:
+        ended = asyncio.Semaphore(0)
+        for _ in range(2):
+            rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", LONG_MS, ended.release).cancel()
+            await rpc_nodes.two.begun.acquire()
+        with pytest.raises(PeerCallFailed, match="2 calls to node 2"):
+            await rpc_nodes.call(ECHO)
+        rpc_nodes.two.release.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(2):
+                await ended.acquire()
+        assert await rpc_nodes.call(ECHO) == b"1 asked "
+
+
+async def test_a_cancelled_call_counts_no_longer_than_its_own_time() -> None:
+    async with RpcNodes(most=1) as rpc_nodes:
+        ended = asyncio.Event()
+        rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", 1, ended.set).cancel()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ended.wait()
+        with pytest.raises(PeerCallFailed, match="1 calls are being handled"):
+            await rpc_nodes.call(ECHO)
+
+
+async def test_a_cancelled_call_ends_with_the_connection() -> None:
+    async with RpcNodes() as rpc_nodes:
+        ended = asyncio.Event()
+        rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", LONG_MS, ended.set).cancel()
+        await rpc_nodes.two.begun.acquire()
+        assert not ended.is_set()
+        await rpc_nodes.one.network.stop()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ended.wait()

@@ -1,12 +1,13 @@
 """A receive is sent again only to leaders that surely leased nothing for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
-from penstock.node.calls import LeaderOf, methods
+from penstock.node.calls import LeaderOf, Target, methods
 from penstock.node.calls.messages.queues import ReceivedBatch, ReceiveRequest
 from penstock.types import Caller, NodeId
 from tests.node.queues.test_waiting import Scene, play
@@ -140,22 +141,36 @@ def test_the_other_leaders_are_asked_on_without_the_one_whose_answer_was_lost(
     play(scenario, partitions=2)
 
 
-def test_where_too_many_polls_wait_a_receive_asks_again_without_a_wait(
+def test_a_receive_that_ends_says_so_to_waits_that_are_not_at_their_leaders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.node.queues.router.POLL_PAUSE_SECONDS", 0.01)
+    """A wait that is repeated without waiting at its leader would go on, and lease messages for nobody."""
 
     async def scenario(scene: Scene) -> None:
         await scene.open()
         as_if_remote(scene)
-        monkeypatch.setattr(scene.node.calls, "may_wait", lambda target: False)
-        leader = Leader(scene, lambda request: None)
+        calls, waits = scene.node.queues.router._calls, list[asyncio.Event]()
+        ask = calls.ask
+
+        def recorded(
+            target: Target,
+            method: Any,
+            request: Any,
+            *,
+            unwanted: asyncio.Event | None = None,
+            **options: Any,
+        ) -> Awaitable[Any]:
+            if unwanted is not None:
+                waits.append(unwanted)
+            return ask(target, method, request, unwanted=unwanted, **options)
+
+        monkeypatch.setattr(calls, "ask", recorded)
         receiving = scene.receive("c", wait_ms=600_000)
-        async with asyncio.timeout(60):
-            while len(leader.asked) < 3:
-                assert not receiving.done()
-                await asyncio.sleep(0)
+        while not waits:
+            await asyncio.sleep(0)
+        assert not waits[0].is_set()
         receiving.cancel()
-        assert {request.wait_ms for request in leader.asked} == {0}
+        async with asyncio.timeout(60):
+            await waits[0].wait()
 
     play(scenario)

@@ -32,9 +32,6 @@ class AskedReader:
         self.asked.append((key, offset))
         return ASKED
 
-    def may_wait(self, key: TopicPartition) -> bool:
-        return True
-
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]:

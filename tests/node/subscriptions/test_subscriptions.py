@@ -53,10 +53,6 @@ class FakeReader:
         self.waiting = 0
         self.trouble: list[KafkaError] = []
         self.bounds_trouble: list[KafkaError] = []
-        self.has_room = True
-        """For a read that waits."""
-        self.looks = 0
-        """Reads that do not wait."""
         self._grown = asyncio.Event()
 
     def append(self, *values: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
@@ -72,7 +68,6 @@ class FakeReader:
         self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int, isolation: Isolation
     ) -> BatchesRead:
         self.reads += 1
-        self.looks += not wait_ms
         if self.trouble:
             raise self.trouble.pop(0)
         if offset < self.start:
@@ -89,9 +84,6 @@ class FakeReader:
             if end > offset and (not found or len(found) + len(data) <= max_bytes):
                 found += data
         return found
-
-    def may_wait(self, key: TopicPartition) -> bool:
-        return self.has_room
 
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -191,25 +183,6 @@ def test_single_messages_of_one_batch_come_from_the_page_of_the_first() -> None:
             is None
         )
         assert harness.encoder.bodies_made == 500
-
-    run_with_reader(scenario)
-
-
-def test_where_too_many_polls_wait_the_leader_is_asked_without_a_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(page_reader, "POLL_PAUSE_SECONDS", 0.001)
-
-    async def scenario(harness: ReaderHarness) -> None:
-        harness.reader.has_room = False
-        came: list[Page | ReadOutcome] = []
-        harness.page_reader.request(PageKey(SOURCE, harness.encoder, 0), came.append)
-        await harness.until(lambda: harness.reader.looks == 3)
-        assert (harness.reader.waiting, came) == (0, [])
-        harness.reader.append(b"a")
-        await harness.until(lambda: len(came) == 1)
-        assert isinstance(came[0], Page)
-        assert harness.reader.reads == harness.reader.looks
 
     run_with_reader(scenario)
 

@@ -290,14 +290,14 @@ def test_calls_to_one_node_are_limited_so_that_the_clusters_own_calls_still_fit(
     remote: Any = trio.node(1).calls._remote
 
     async def scenario() -> list[bool]:
-        waiting = remote._for_clients
-        waiting[2] = remote._max_for_clients
+        share = remote._share(2)
+        began, share.calls = share.calls, share.most
         with pytest.raises(Unanswered, match="requests of clients already wait for node 2") as refused:
             await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
-        waiting[2] = remote._max_for_clients - 1
+        share.calls = share.most - 1
         await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
-        left = waiting.pop(2)
-        return [refused.value.may_be_done, left == remote._max_for_clients - 1]
+        left, share.calls = share.calls, began
+        return [refused.value.may_be_done, left == share.most - 1]
 
     assert trio.run(scenario()) == [False, True]
 

@@ -109,13 +109,13 @@ class InnerClient:
         kind: type[M],
         *,
         to: int | None = None,
-        wait_ms: int = 0,
+        allowed_ms: int = 0,
     ) -> M:
         """The response of node `to`, by default of this node; the controller's APIs are asked of the controller.
-        `wait_ms` is how long the request itself may wait for something. KafkaError says why there is no response."""
+        `allowed_ms` is how much longer than other requests it may take. KafkaError says why there is no response."""
         node = self.node.node_id if to is None else NodeId(to)
         target = CONTROLLER if _row(key).controller else AtNode(node)
-        return await self._ask(target, key, request, kind, None, wait_ms)
+        return await self._ask(target, key, request, kind, None, allowed_ms)
 
     async def ask_role(
         self,
@@ -124,12 +124,10 @@ class InnerClient:
         request: Message,
         kind: type[M],
         code_of: Callable[[M], int],
-        *,
-        wait_ms: int = 0,
     ) -> M:
         """The response of the node that has this role. `code_of` finds the error in a response: a retryable one leads
         to another attempt if the API may be repeated."""
-        return await self._ask(target, key, request, kind, code_of, wait_ms)
+        return await self._ask(target, key, request, kind, code_of)
 
     async def _ask(
         self,
@@ -138,14 +136,14 @@ class InnerClient:
         request: Message,
         kind: type[M],
         code_of: Callable[[M], int] | None,
-        wait_ms: int,
+        allowed_ms: int = 0,
     ) -> M:
         response = await self.node.calls.ask(
             target,
             methods.KAFKA_QUERY if _row(key).repeatable else methods.KAFKA_REQUEST,
             KafkaRequest(key, VERSIONS[key], request, self._memory if key == ApiKey.FETCH else None),
             caller=self.caller,
-            wait_ms=wait_ms,
+            allowed_ms=allowed_ms,
             code_of=None if code_of is None else lambda response: code_of(cast(M, response.body)),
         )
         assert isinstance(response.body, kind)

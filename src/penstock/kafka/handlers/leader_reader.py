@@ -37,7 +37,7 @@ class LeaderReader:
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )
         leader = self._client.leader_of(topic, partition)
-        answer = await self._client.ask(ApiKey.FETCH, request, FetchResponse, to=leader, wait_ms=wait_ms)
+        answer = await self._client.ask(ApiKey.FETCH, request, FetchResponse, to=leader)
         found = answer.responses[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(found.error_code), f"the leader of {key} refused to read it")
@@ -45,9 +45,6 @@ class LeaderReader:
         data = b"".join(records) if isinstance(records, list | tuple) else bytes(records)
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
         return BatchesRead(data, aborted)
-
-    def may_wait(self, key: TopicPartition) -> bool:
-        return self._client.node.calls.may_wait(self._client.leader_role(*key))
 
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED

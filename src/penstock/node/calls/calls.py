@@ -8,6 +8,7 @@ with the same request object, without any encoding. A node without a network has
 in a cluster, `remote` sends requests to other nodes.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,22 +83,25 @@ class Calls(Part):
         request: Q,
         *,
         caller: Caller,
-        wait_ms: int = 0,
+        allowed_ms: int = 0,
+        unwanted: asyncio.Event | None = None,
         code_of: Callable[[R], int] | None = None,
     ) -> R:
-        """The response of the node that has this role. `wait_ms` is how long the request itself may wait there for
-        something to happen. `code_of` finds the error code in a response that carries one: a retryable one counts like
-        an error that was raised.
+        """The response of the node that has this role. A long poll (`Method.poll`) says in the request how long it
+        waits. `allowed_ms` is how much longer than its method says another request may take. `unwanted` is set when a
+        long poll is cancelled at its node: if it is not there, but is repeated without a wait (`remote`), that ends.
+        `code_of` finds the error code in a response that carries one: a retryable one counts like an error that was
+        raised.
 
         KafkaError: the handler refused; after 10 s of attempts its message says so. Unanswered: no response came."""
         if isinstance(target, AtNode):  # another node could not serve it
-            return await self._ask_node(target.node, target, method, request, caller, wait_ms)
+            return await self._ask_node(target.node, target, method, request, caller, allowed_ms, unwanted)
         retry = self.retry()
         while True:
             node = NO_NODE
             try:
                 node = self._directory.find(target)
-                response = await self._ask_node(node, target, method, request, caller, wait_ms)
+                response = await self._ask_node(node, target, method, request, caller, allowed_ms, unwanted)
                 if code_of is None or not method.repeatable or retry.is_over:
                     return response
                 if not is_retryable(code_of(response), knows_topics=target == CONTROLLER):
@@ -115,16 +119,6 @@ class Calls(Part):
     def find(self, target: Target) -> NodeId:
         """The node that has this role, as far as this node knows; KafkaError while it does not."""
         return self._directory.find(target)
-
-    def may_wait(self, target: Target) -> bool:
-        """Whether a long poll (`wait_ms` of `ask`) may begin at this target now. If not, as many as may wait at its
-        node do, and short requests of clients need the other calls: ask with a wait of 0, and again after
-        POLL_PAUSE_SECONDS."""
-        try:
-            node = self._directory.find(target)
-        except KafkaError:
-            return True  # the request itself says what is wrong
-        return node == self._node_id or self._remote is None or self._remote.may_wait(node)
 
     def by_node(
         self, keys: Iterable[K], target_of: Callable[[K], Target]
@@ -169,7 +163,14 @@ class Calls(Part):
         return handler(caller, request)
 
     async def _ask_node(
-        self, node: NodeId, target: Target, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
+        self,
+        node: NodeId,
+        target: Target,
+        method: Method[Q, R],
+        request: Q,
+        caller: Caller,
+        allowed_ms: int,
+        unwanted: asyncio.Event | None,
     ) -> R:
         if node == self._node_id:
             try:
@@ -181,7 +182,8 @@ class Calls(Part):
             raise Unanswered(
                 absent_code(target), f"this node has no connection with node {node}", may_be_done=False
             )
-        return await self._remote.call(node, absent_code(target), method, request, caller, wait_ms)
+        code = absent_code(target)
+        return await self._remote.call(node, code, method, request, caller, allowed_ms, unwanted)
 
     def _is_moved(self, target: Target, asked: NodeId) -> bool:
         try:

@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.cluster import NodeRegistered
+from penstock.node.calls import polls
 from penstock.node.calls.messages.access import (
     CreateToken,
     DeleteRole,
@@ -105,6 +106,7 @@ from penstock.node.calls.messages.transactions import (
     WriteMarkers,
     WrittenMarkers,
 )
+from penstock.node.calls.polls import Poll
 from penstock.queue import QueueKey
 from penstock.ring import HeartbeatReply
 from penstock.types import CLUSTER_NAME, Operation, ResourceType
@@ -118,9 +120,10 @@ STATUS_MS = 2_000
 """The same for status displays: a person waits, and a display without that node's figures is better than none."""
 HEARTBEAT_MS = 2_000
 """The same for coordinators of cliques: a heartbeat must find the next coordinator before the worker's lease ends,
-which is
-8 s by default."""
-
+which is 8 s by default."""
+SETTLEMENT_MS = 25_000
+"""The same for a settlement in a transaction. The coordinator of the transaction may take 15 s to add the partition:
+5 s for the markers of the producer's last transaction, and the rest for an election."""
 
 MARKERS_MS = 5_000
 """The same for the markers of transactions: their readers wait. A leader answers after two seconds, also for those that
@@ -178,7 +181,11 @@ class Method(NamedTuple, Generic[Q, R]):
     repeatable: bool
     answer_ms: int = ANSWER_MS
     for_clients: bool = False
-    """Whether the requests of clients decide how many such calls there are, and how long they wait."""
+    """Whether the requests of clients decide how many such calls there are. False for calls that only administrators
+    cause, and for status displays, which are answered from memory: they must work while clients have all their calls.
+    """
+    poll: Poll[Q, R] | None = None
+    """For a method whose requests may wait there for something to happen."""
     since: int = FIRST_VERSION
     """The version of the inter-node protocol that has it first."""
 
@@ -196,17 +203,21 @@ def _row(
     repeatable: bool,
     answer_ms: int = ANSWER_MS,
     for_clients: bool = False,
+    poll: Poll[Q, R] | None = None,
     since: int = FIRST_VERSION,
 ) -> Method[Q, R]:
     assert number not in METHODS
-    method = Method(number, name, request, response, needs, repeatable, answer_ms, for_clients, since)
+    assert for_clients or poll is None, "the share of long polls is part of the clients' share"
+    method = Method(number, name, request, response, needs, repeatable, answer_ms, for_clients, poll, since)
     METHODS[number] = method
     return method
 
 
 # The controller. FORWARD carries a client's Kafka request to it, as the client sent it, and the response back.
 FORWARD = _row(1, "forward", memoryview, memoryview, CHECKED, repeatable=False, for_clients=True)
-CREATE_TOPIC = _row(2, "create_topic", CreateTopic, NoneType, CREATE_NAMED_TOPIC, repeatable=True)
+CREATE_TOPIC = _row(
+    2, "create_topic", CreateTopic, NoneType, CREATE_NAMED_TOPIC, repeatable=True, for_clients=True
+)
 CREATE_INTERNAL_TOPIC = _row(
     3, "create_internal_topic", CreateInternalTopic, NoneType, NODES_ONLY, repeatable=True
 )
@@ -226,10 +237,10 @@ AWAIT_LEADERS = _row(10, "await_leaders", AwaitLeaders, NoneType, NODES_ONLY, re
 # The controller, about users and roles. Users set their own password and manage their own tokens, so the handlers of
 # these check the permission. A repeated creation or deletion would answer that there was, or was not, such a thing.
 CREATE_USER = _row(120, "create_user", SetPasswords, NoneType, ALTER_CLUSTER, repeatable=False)
-SET_PASSWORDS = _row(121, "set_passwords", SetPasswords, NoneType, CHECKED, repeatable=True)
+SET_PASSWORDS = _row(121, "set_passwords", SetPasswords, NoneType, CHECKED, repeatable=True, for_clients=True)
 DELETE_USER = _row(122, "delete_user", DeleteUser, NoneType, ALTER_CLUSTER, repeatable=False)
-CREATE_TOKEN = _row(123, "create_token", CreateToken, NoneType, CHECKED, repeatable=True)
-REVOKE_TOKEN = _row(124, "revoke_token", RevokeToken, NoneType, CHECKED, repeatable=False)
+CREATE_TOKEN = _row(123, "create_token", CreateToken, NoneType, CHECKED, repeatable=True, for_clients=True)
+REVOKE_TOKEN = _row(124, "revoke_token", RevokeToken, NoneType, CHECKED, repeatable=False, for_clients=True)
 PUT_ROLE = _row(125, "put_role", PutRole, NoneType, ALTER_CLUSTER, repeatable=True)
 DELETE_ROLE = _row(126, "delete_role", DeleteRole, NoneType, ALTER_CLUSTER, repeatable=False)
 GRANT_ROLE = _row(127, "grant_role", GrantRole, NoneType, ALTER_CLUSTER, repeatable=True)
@@ -246,13 +257,32 @@ APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, WRITE_TOPIC, repeatabl
 CLAIM_STATE = _row(30, "claim_queue_state", ClaimState, ClaimedState, NODES_ONLY, repeatable=True)
 SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, NODES_ONLY, repeatable=True)
 DELETE_STATE = _row(
-    32, "delete_queue_state", QueueKey, NoneType, _on_group(Operation.DELETE, "group_id"), repeatable=True
+    32,
+    "delete_queue_state",
+    QueueKey,
+    NoneType,
+    _on_group(Operation.DELETE, "group_id"),
+    repeatable=True,
+    for_clients=True,
 )
-RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, READ_QUEUE, repeatable=True)
-LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, CHECKED, repeatable=True)
-COUNT_STATE = _row(35, "count_queue_state", CountState, CountedState, NODES_ONLY, repeatable=True)
+RESET_STATE = _row(
+    33, "reset_queue_state", ResetState, NoneType, READ_QUEUE, repeatable=True, for_clients=True
+)
+LIST_START_OFFSETS = _row(
+    34, "list_start_offsets", ListStartOffsets, StartOffsets, CHECKED, repeatable=True, for_clients=True
+)
+COUNT_STATE = _row(
+    35, "count_queue_state", CountState, CountedState, NODES_ONLY, repeatable=True, for_clients=True
+)
 STORE_SETTLEMENT = _row(
-    36, "store_settlement", StoreSettlement, StoredSettlement, READ_QUEUE, repeatable=True, for_clients=True
+    36,
+    "store_settlement",
+    StoreSettlement,
+    StoredSettlement,
+    READ_QUEUE,
+    repeatable=True,
+    answer_ms=SETTLEMENT_MS,
+    for_clients=True,
 )
 WATCH_SETTLEMENTS = _row(
     37,
@@ -262,15 +292,25 @@ WATCH_SETTLEMENTS = _row(
     NODES_ONLY,
     repeatable=True,
     for_clients=True,
+    poll=polls.WATCH_SETTLEMENTS,
 )
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
 # message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
 RECEIVE = _row(
-    40, "receive", ReceiveRequest, list[ReceivedBatch], READ_GROUP, repeatable=False, for_clients=True
+    40,
+    "receive",
+    ReceiveRequest,
+    list[ReceivedBatch],
+    READ_GROUP,
+    repeatable=False,
+    for_clients=True,
+    poll=polls.RECEIVE,
 )
-CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True)
-RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False)
+CANCEL_RECEIVE = _row(
+    41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True, for_clients=True
+)
+RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False, for_clients=True)
 SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False, for_clients=True)
 PEEK = _row(44, "peek", PeekRequest, PeekResult, DESCRIBE_GROUP, repeatable=True, for_clients=True)
 ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False, for_clients=True)
@@ -290,18 +330,21 @@ DESCRIBE_QUEUE = _row(
     DescribedQueue,
     _on_group(Operation.DESCRIBE, "queue.group_id"),
     repeatable=True,
+    for_clients=True,
 )
-RELOAD_QUEUE = _row(48, "reload_queue", QueueKey, NoneType, DESCRIBE_GROUP, repeatable=True)
+RELOAD_QUEUE = _row(48, "reload_queue", QueueKey, NoneType, DESCRIBE_GROUP, repeatable=True, for_clients=True)
 
 # Coordinators of groups, and nodes that keep the progress of groups and queues.
-BEGIN_SHARE_GROUP = _row(60, "begin_share_group", BeginShareGroup, NoneType, READ_GROUP, repeatable=True)
+BEGIN_SHARE_GROUP = _row(
+    60, "begin_share_group", BeginShareGroup, NoneType, READ_GROUP, repeatable=True, for_clients=True
+)
 LIST_ACKED_OFFSETS = _row(
     61, "list_acked_offsets", ListAckedOffsets, AckedOffsets, NODES_ONLY, repeatable=True
 )
 
 # Coordinators of subscriptions. A repeated delete would answer that there was no such subscription.
 LIST_SUBSCRIPTIONS = _row(
-    70, "list_subscriptions", ListSubscriptions, SubscriptionPage, CHECKED, repeatable=True
+    70, "list_subscriptions", ListSubscriptions, SubscriptionPage, CHECKED, repeatable=True, for_clients=True
 )
 DESCRIBE_SUBSCRIPTION = _row(
     71,
@@ -310,9 +353,16 @@ DESCRIBE_SUBSCRIPTION = _row(
     SubscriptionPage,
     _on_group(Operation.DESCRIBE, "name"),
     repeatable=True,
+    for_clients=True,
 )
 DELETE_SUBSCRIPTION = _row(
-    72, "delete_subscription", DeleteSubscription, bool, _on_group(Operation.DELETE, "name"), repeatable=False
+    72,
+    "delete_subscription",
+    DeleteSubscription,
+    bool,
+    _on_group(Operation.DELETE, "name"),
+    repeatable=False,
+    for_clients=True,
 )
 
 # Coordinators of cliques. A repeated heartbeat has the same sequence number and changes nothing.
@@ -325,6 +375,7 @@ CLIQUE_HEARTBEAT = _row(
     repeatable=True,
     answer_ms=HEARTBEAT_MS,
     for_clients=True,
+    poll=polls.CLIQUE_HEARTBEAT,
 )
 CLIQUE_TABLE = _row(
     101,
@@ -335,6 +386,7 @@ CLIQUE_TABLE = _row(
     repeatable=True,
     answer_ms=HEARTBEAT_MS,
     for_clients=True,
+    poll=polls.CLIQUE_TABLE,
 )
 DESCRIBE_CLIQUE = _row(
     102,
@@ -343,8 +395,11 @@ DESCRIBE_CLIQUE = _row(
     DescribedClique,
     _on_group(Operation.DESCRIBE, "clique"),
     repeatable=True,
+    for_clients=True,
 )
-LIST_CLIQUES = _row(103, "list_cliques", ListCliques, ListedCliques, CHECKED, repeatable=True)
+LIST_CLIQUES = _row(
+    103, "list_cliques", ListCliques, ListedCliques, CHECKED, repeatable=True, for_clients=True
+)
 
 # Coordinators of transactions, asked by leaders of partitions, as the producer, before a transaction's first batch
 # there; and each node, asked by coordinators to end transactions on the partitions that it leads. A marker has a number
@@ -380,7 +435,16 @@ RENEW_ATTEMPTS = _row(
 KAFKA_REQUEST = _row(
     80, "kafka_request", KafkaRequest, KafkaResponse, CHECKED, repeatable=False, for_clients=True
 )
-KAFKA_QUERY = _row(81, "kafka_query", KafkaRequest, KafkaResponse, CHECKED, repeatable=True, for_clients=True)
+KAFKA_QUERY = _row(
+    81,
+    "kafka_query",
+    KafkaRequest,
+    KafkaResponse,
+    CHECKED,
+    repeatable=True,
+    for_clients=True,
+    poll=polls.FETCH,
+)
 
 # Each node, about its replicas.
 LIST_LED_PARTITIONS = _row(

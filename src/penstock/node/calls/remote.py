@@ -8,14 +8,19 @@ Requests and responses are MessagePack (`methods` names their types), or bytes a
 `memoryview` carries a Kafka frame, and a `WireMessage` knows its own encoding.
 
 Limits: a body must fit `max_peer_frame_bytes`, both ways. At most half of `max_peer_calls` may be waiting calls for
-clients (`Method.for_clients`): otherwise long polls could keep a node from asking the controller. A quarter may be such
-polls, which leaves the other quarter to short calls for clients. A poll beyond that is not refused: who polls asks
-first whether it `may_wait`, and otherwise asks for what there is now, once in POLL_PAUSE_SECONDS.
+clients (`Method.for_clients`): otherwise they could keep a node from asking the controller. A quarter may be long polls
+(`Method.poll`), which leaves the other quarter to short calls for clients. A poll beyond that is not refused: until one
+of the others ends, it asks for what there is now, once in POLL_PAUSE_SECONDS. So for its caller it waits all the same.
+Only a few polls ask like that at the same time (LOOKS_PART): thousands of them must not take the calls of others.
+
+A call counts until it has ended (`Rpc`), also if its caller was cancelled meanwhile.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +35,8 @@ from penstock.errors import (
     Unanswered,
 )
 from penstock.node.calls.methods import METHODS, Method
+from penstock.node.calls.polls import Poll
+from penstock.node.calls.retry import POLL_PAUSE_SECONDS
 from penstock.node.calls.wire_message import WireMessage
 from penstock.node.peers import Buffer, CallProblem, PeerCallFailed, Rpc
 from penstock.types import ANONYMOUS, Caller, NodeId
@@ -41,7 +48,9 @@ FRAME_OVERHEAD = 1024
 """Bytes of a frame beside the message: its head, a seal."""
 CLIENTS_PART = 2
 POLLS_PART = 4
-"""The parts of `max_peer_calls` for clients, and for those of them that are long polls."""
+LOOKS_PART = 16
+"""The parts of `max_peer_calls` for clients, for those of them that are long polls, and for those of them that are sent
+in place of a long poll."""
 
 _CALLER = Struct(">H")
 _UNREADABLE = (ProtocolViolation, msgspec.MsgspecError, UnicodeDecodeError)
@@ -54,58 +63,149 @@ _decoders: dict[Any, Callable[[memoryview], Any]] = {}
 Answer = Callable[[Method[Any, Any], Caller, Any], Any]
 
 
+class _Way(NamedTuple, Generic[Q, R]):
+    """Whom to ask for what, on behalf of whom."""
+
+    node: NodeId
+    absent: ErrorCode
+    method: Method[Q, R]
+    caller: Caller
+
+
+class _Share:
+    """The calls for clients to one node that have not ended."""
+
+    def __init__(self, max_calls: int) -> None:
+        self.most = max(1, max_calls // CLIENTS_PART)
+        self.most_polls = max_calls // POLLS_PART
+        self.calls = 0
+        self.polls = 0
+        """Those of them that wait there for something to happen."""
+        self.looks = asyncio.Semaphore(max(1, max_calls // LOOKS_PART))
+        """Taken by those of them that are sent in place of a long poll."""
+
+    def begin(self, *, is_poll: bool) -> None:
+        self.calls += 1
+        self.polls += is_poll
+
+    def end(self, *, is_poll: bool) -> None:
+        self.calls -= 1
+        self.polls -= is_poll
+
+
 class RemoteCalls:
     """Asks other nodes, and answers them with what `answer_with` was given."""
 
     def __init__(self, rpc: Rpc, limits: Limits) -> None:
         self._rpc = rpc
         self._max_bytes = limits.max_peer_frame_bytes - FRAME_OVERHEAD
-        self._max_for_clients = max(1, limits.max_peer_calls // CLIENTS_PART)
-        self._max_polls = limits.max_peer_calls // POLLS_PART
-        self._for_clients: dict[NodeId, int] = {}
-        """Calls for clients that each node has not answered yet."""
-        self._polls: dict[NodeId, int] = {}
-        """Those of them whose requests wait there for something to happen."""
+        self._max_calls = limits.max_peer_calls
+        self._shares: dict[NodeId, _Share] = {}
 
     async def call(
-        self, node: NodeId, absent: ErrorCode, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
+        self,
+        node: NodeId,
+        absent: ErrorCode,
+        method: Method[Q, R],
+        request: Q,
+        caller: Caller,
+        allowed_ms: int = 0,
+        unwanted: asyncio.Event | None = None,
     ) -> R:
-        """`absent` is the code of the error if the node does not answer."""
+        """`absent` is the code of the error if the node does not answer; the rest as in `Calls.ask`."""
+        way = _Way(node, absent, method, caller)
+        if method.poll is not None and (wait_ms := method.poll.wait_ms(request)) > 0:
+            return await self._poll(way, method.poll, request, wait_ms, unwanted or asyncio.Event())
+        return await self._send(way, request, method.answer_ms + allowed_ms)
+
+    async def _poll(
+        self, way: "_Way[Q, R]", poll: Poll[Q, R], request: Q, wait_ms: int, unwanted: asyncio.Event
+    ) -> R:
+        loop, share = asyncio.get_running_loop(), self._share(way.node)
+        deadline = loop.time() + wait_ms / 1000
+        while share.polls >= share.most_polls:
+            response = await self._look(way, share, poll.with_wait(request, 0))
+            left = deadline - loop.time()
+            if left <= 0 or unwanted.is_set() or not poll.is_empty(request, response):
+                return response
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, POLL_PAUSE_SECONDS)):
+                    await unwanted.wait()
+            wait_ms = int((deadline - loop.time()) * 1000)
+            if wait_ms <= 0 or unwanted.is_set():
+                return response
+        time_ms = way.method.answer_ms + wait_ms
+        return await self._send(way, poll.with_wait(request, wait_ms), time_ms, is_poll=True)
+
+    async def _look(self, way: "_Way[Q, R]", share: _Share, request: Q) -> R:
+        """Asks in place of a long poll."""
+        try:
+            async with asyncio.timeout(way.method.answer_ms / 1000):
+                await share.looks.acquire()
+        except TimeoutError:
+            message = f"node {way.node} does not answer the requests of clients that wait for it"
+            raise Unanswered(way.absent, message, may_be_done=False) from None
+        return await self._send(way, request, way.method.answer_ms, when_ended=share.looks.release)
+
+    async def _send(
+        self,
+        way: "_Way[Q, R]",
+        request: Q,
+        time_ms: int,
+        *,
+        is_poll: bool = False,
+        when_ended: Callable[[], None] = lambda: None,
+    ) -> R:
+        """`when_ended` is called when the call ends, which may be later than this, or if it does not begin."""
+        try:
+            answer = self._start(way, request, time_ms, is_poll, when_ended)
+        except Exception:
+            when_ended()
+            raise
+        try:
+            body = await answer
+        except PeerCallFailed as failed:
+            raise _unanswered(failed, way.absent) from failed
+        try:
+            return decode(way.method.response, body)
+        except _UNREADABLE as wrong:
+            message = f"node {way.node} answered {way.method.name} with bytes that cannot be read: {wrong}"
+            raise Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, message, may_be_done=True) from wrong
+
+    def _start(
+        self, way: "_Way[Q, R]", request: Q, time_ms: int, is_poll: bool, when_ended: Callable[[], None]
+    ) -> "asyncio.Future[memoryview]":
+        node, absent, method, caller = way
         self._check_version(node, method)
         head, body = _pack_caller(caller), encode(request)
         self._check_size(len(head) + len(body), "a request")
-        if method.for_clients:
-            self._begin_for_client(node, absent, is_poll=wait_ms > 0)
+        share = self._share(node) if method.for_clients else None
+        if share is not None and share.calls >= share.most:
+            message = f"{share.calls} requests of clients already wait for node {node}"
+            raise Unanswered(absent, message, may_be_done=False)
+
+        def ended() -> None:
+            if share is not None:
+                share.end(is_poll=is_poll)
+            when_ended()
+
         try:
-            answer = await self._rpc.call(node, method.number, [head, body], method.answer_ms + wait_ms)
+            answer = self._rpc.start(node, method.number, [head, body], time_ms, ended)
         except PeerCallFailed as failed:
             raise _unanswered(failed, absent) from failed
-        finally:
-            if method.for_clients:
-                self._for_clients[node] -= 1
-                self._polls[node] -= wait_ms > 0
-        try:
-            return decode(method.response, answer)
-        except _UNREADABLE as wrong:
-            message = f"node {node} answered {method.name} with bytes that cannot be read: {wrong}"
-            raise Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, message, may_be_done=True) from wrong
+        if share is not None:
+            share.begin(is_poll=is_poll)
+        return answer
 
-    def may_wait(self, node: NodeId) -> bool:
-        """Whether another long poll leaves enough calls to this node for other requests of clients."""
-        return self._polls.get(node, 0) < self._max_polls
+    def _share(self, node: NodeId) -> _Share:
+        share = self._shares.get(node)
+        if share is None:
+            share = self._shares[node] = _Share(self._max_calls)
+        return share
 
     def answer_with(self, answer: Answer) -> None:
         for method in METHODS.values():
             self._rpc.handle(method.number, self._handler(method, answer))
-
-    def _begin_for_client(self, node: NodeId, absent: ErrorCode, *, is_poll: bool) -> None:
-        waiting = self._for_clients.get(node, 0)
-        if waiting >= self._max_for_clients:
-            raise Unanswered(
-                absent, f"{waiting} requests of clients already wait for node {node}", may_be_done=False
-            )
-        self._for_clients[node] = waiting + 1
-        self._polls[node] = self._polls.get(node, 0) + is_poll
 
     def _handler(
         self, method: Method[Any, Any], answer: Answer

@@ -49,27 +49,18 @@ class CliqueCoordinators:
     async def heartbeat(
         self, clique: str, heartbeat: Heartbeat, wait_ms: int, *, caller: Caller
     ) -> HeartbeatReply:
-        """The reply to a worker's heartbeat. When too many polls wait at the coordinator's node already, it comes at
-        once."""
+        """The reply to a worker's heartbeat."""
         await self.cores.ensure_topic()
-        coordinator = self._leader_of(clique)
-        wait_ms = min(wait_ms, HEARTBEAT_WAIT_MS_MAX) if self._calls.may_wait(coordinator) else 0
-        request = CliqueHeartbeat(clique, heartbeat, wait_ms)
+        request = CliqueHeartbeat(clique, heartbeat, min(wait_ms, HEARTBEAT_WAIT_MS_MAX))
         return await self._calls.ask(
-            coordinator, methods.CLIQUE_HEARTBEAT, request, caller=caller, wait_ms=wait_ms
+            self._leader_of(clique), methods.CLIQUE_HEARTBEAT, request, caller=caller
         )
-
-    def may_wait_for_table(self, clique: str) -> bool:
-        """Whether `table` may be asked to wait now (`Calls.may_wait`)."""
-        return self._calls.may_wait(self._leader_of(clique))
 
     async def table(self, clique: str, known_epoch: int, wait_ms: int, *, caller: Caller) -> Table | None:
         """The newest table; None if there is no such clique. If it is not newer than `known_epoch`, the answer comes
         after `wait_ms`."""
         request = AskTable(clique, known_epoch, wait_ms)
-        answer = await self._calls.ask(
-            self._leader_of(clique), methods.CLIQUE_TABLE, request, caller=caller, wait_ms=wait_ms
-        )
+        answer = await self._calls.ask(self._leader_of(clique), methods.CLIQUE_TABLE, request, caller=caller)
         return answer.table
 
     async def describe(self, clique: str, *, caller: Caller) -> CliqueDescription | None:

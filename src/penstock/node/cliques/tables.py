@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from penstock.errors import KafkaError
 from penstock.node.calls import BROKER
-from penstock.node.calls.retry import POLL_PAUSE_SECONDS
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.manager import QueueManager
@@ -45,8 +44,6 @@ class Answer(NamedTuple):
     """Of the coordinator: the newest table, or None if there is no such clique."""
 
     table: Table | None
-    could_wait: bool = True
-    """Whether the coordinator was to wait for a newer table, as far as it was asked to."""
 
 
 class FollowedTable:
@@ -177,8 +174,6 @@ class CliqueTables:
                     self._check_claims(followed, claims, table.epoch if table is not None else 0)
                 elif table is None:
                     await asyncio.sleep(PAUSE_SECONDS)
-                elif answer is not None and not answer.could_wait:
-                    await asyncio.sleep(POLL_PAUSE_SECONDS)
         finally:
             if followed.poll is not None:
                 followed.poll.cancel()
@@ -186,10 +181,7 @@ class CliqueTables:
     async def _ask(self, clique: str, known_epoch: int, wait_ms: int) -> Answer | None:
         """None if the coordinator does not answer."""
         try:
-            could_wait = self._coordinators.may_wait_for_table(clique)
-            wait_ms = wait_ms if could_wait else 0
-            table = await self._coordinators.table(clique, known_epoch, wait_ms, caller=BROKER)
-            return Answer(table, could_wait)
+            return Answer(await self._coordinators.table(clique, known_epoch, wait_ms, caller=BROKER))
         except KafkaError as problem:
             log.debug("the table of clique %r is not known: %s", clique, problem)
             return None

@@ -10,6 +10,10 @@ calling node numbers its calls; the numbers wrap round after 2^32 calls.
 
 A call ends in one of four ways: a response, a failure, its time is over, or the connection has ended (at once, not
 after the timeout). In the last two cases the handler may have run: only repeat what may be done twice.
+
+A call whose caller is cancelled does not end: the called node does not learn of that, and goes on handling it. It
+counts towards the limit of calls until it ends in one of these ways, as it does at the called node. Otherwise clients
+that disconnect could fill the calls of that node with requests that nothing waits for.
 """
 
 import asyncio
@@ -59,6 +63,9 @@ class PeerCallFailed(PenstockError):
 class _Call(NamedTuple):
     node: NodeId
     answer: "asyncio.Future[memoryview]"
+    """Cancelled if its caller no longer waits for it."""
+    timer: asyncio.TimerHandle
+    when_ended: Callable[[], None]
 
 
 class Rpc:
@@ -85,6 +92,18 @@ class Rpc:
 
     async def call(self, node: NodeId, method: int, request: Body, timeout_ms: int) -> memoryview:
         """The response. PeerCallFailed: there is none; KafkaError: the handler raised it."""
+        return await self.start(node, method, request, timeout_ms)
+
+    def start(
+        self,
+        node: NodeId,
+        method: int,
+        request: Body,
+        timeout_ms: int,
+        when_ended: Callable[[], None] = lambda: None,
+    ) -> "asyncio.Future[memoryview]":
+        """The response to come, or an error as of `call`. PeerCallFailed: the call has not begun. `when_ended` is
+        called when it ends, also if the future was cancelled before."""
         asked = self._asked.get(node, 0)
         if asked >= self._most:
             raise PeerCallFailed(
@@ -94,19 +113,10 @@ class Rpc:
         body = request if isinstance(request, list) else [request]
         if not self._transport.send(node, CALL, [_CALL.pack(number, method), *body]):
             raise PeerCallFailed(CallProblem.NOT_CONNECTED, f"node {node} cannot be reached now")
-        call = _Call(node, self._loop.create_future())
-        self._calls[number] = call
+        timer = self._loop.call_later(timeout_ms / 1000, self._time_out, number, timeout_ms)
+        call = self._calls[number] = _Call(node, self._loop.create_future(), timer, when_ended)
         self._asked[node] = asked + 1
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await call.answer
-        except TimeoutError:
-            raise PeerCallFailed(
-                CallProblem.TIMED_OUT, f"node {node} did not answer within {timeout_ms} ms"
-            ) from None
-        finally:
-            self._calls.pop(number, None)
-            self._ended(node)
+        return call.answer
 
     def version_of(self, node: NodeId) -> int:
         """The version of the protocol that a connected node speaks; 0 if it is not connected."""
@@ -125,32 +135,45 @@ class Rpc:
             if self._last_number not in self._calls:
                 return self._last_number
 
-    def _ended(self, node: NodeId) -> None:
-        left = self._asked[node] - 1
+    def _end(self, number: int) -> "asyncio.Future[memoryview] | None":
+        """Ends a call. The future gets the result; None if it was cancelled."""
+        call = self._calls.pop(number)
+        call.timer.cancel()
+        left = self._asked[call.node] - 1
         if left:
-            self._asked[node] = left
+            self._asked[call.node] = left
         else:
-            del self._asked[node]
+            del self._asked[call.node]
+        call.when_ended()
+        return None if call.answer.done() else call.answer
+
+    def _fail_call(self, number: int, problem: Exception) -> None:
+        answer = self._end(number)
+        if answer is not None:
+            answer.set_exception(problem)
+
+    def _time_out(self, number: int, timeout_ms: int) -> None:
+        message = f"node {self._calls[number].node} did not answer within {timeout_ms} ms"
+        self._fail_call(number, PeerCallFailed(CallProblem.TIMED_OUT, message))
 
     def _on_answer(self, sender: NodeId, body: memoryview) -> None:
         (number,) = _unpacked(_ANSWER, body)
-        call = self._awaited(sender, number)
-        if call is not None:
-            call.answer.set_result(body[_ANSWER.size :])
+        if not self._is_open(sender, number):
+            return
+        answer = self._end(number)
+        if answer is not None:
+            answer.set_result(body[_ANSWER.size :])
 
     def _on_failure(self, sender: NodeId, body: memoryview) -> None:
         number, code, is_undone = _unpacked(_FAILURE, body)
-        call = self._awaited(sender, number)
-        if call is not None:
+        if self._is_open(sender, number):
             message = bytes(body[_FAILURE.size :]).decode("utf-8", "replace")
-            call.answer.set_exception(_as_error(sender, code, message, is_undone=bool(is_undone)))
+            self._fail_call(number, _as_error(sender, code, message, is_undone=bool(is_undone)))
 
-    def _awaited(self, sender: NodeId, number: int) -> _Call | None:
-        """None for a call that has ended already, or that another node was to answer."""
+    def _is_open(self, sender: NodeId, number: int) -> bool:
+        """False for a call that has ended already, or that another node was to answer."""
         call = self._calls.get(number)
-        if call is None or call.node != sender or call.answer.done():
-            return None
-        return call
+        return call is not None and call.node == sender
 
     # --- the called side
 
@@ -211,11 +234,9 @@ class Rpc:
     # --- connections that end
 
     def _on_down(self, node: NodeId) -> None:
-        for call in list(self._calls.values()):
-            if call.node == node and not call.answer.done():
-                call.answer.set_exception(
-                    PeerCallFailed(CallProblem.PEER_LOST, f"the connection with node {node} ended")
-                )
+        for number in [number for number, call in self._calls.items() if call.node == node]:
+            message = f"the connection with node {node} ended"
+            self._fail_call(number, PeerCallFailed(CallProblem.PEER_LOST, message))
         for task in self._running.pop(node, ()):
             task.cancel()
 

@@ -32,7 +32,7 @@ from penstock.node.calls.messages.queues import (
     ScheduledResult,
     SettleRequest,
 )
-from penstock.node.calls.retry import POLL_PAUSE_SECONDS, may_repeat
+from penstock.node.calls.retry import may_repeat
 from penstock.node.queues.local_queues import LocalQueues, internal_topic
 from penstock.node.queues.local_receiver import leaderless
 from penstock.node.queues.manager import QueueManager
@@ -124,13 +124,7 @@ class QueueRouter:
         if received or left_ms <= 0 or len(problems) >= len(led):
             return received, problems
         left = _without_final(led, problems)
-        with_room = [one for one in left if self._calls.may_wait(AtNode(NodeId(one[0])))]
-        wait_ms = min(left_ms, WAIT_MS_MAX)
-        if len(with_room) < len(left):  # the others are asked again soon, instead of by a poll
-            wait_ms = min(wait_ms, int(POLL_PAUSE_SECONDS * 1000))
-        if left and not with_room:
-            await asyncio.sleep(wait_ms / 1000)
-        received, later = await self._receive_waiting(request, with_room, wait_ms, caller)
+        received, later = await self._receive_waiting(request, left, min(left_ms, WAIT_MS_MAX), caller)
         return received, {node: one for node, one in problems.items() if _is_final(one)} | later
 
     def _wait_seconds(self, request: ReceiveRequest) -> float:
@@ -198,12 +192,11 @@ class QueueRouter:
         self, request: ReceiveRequest, led: Led, wait_ms: int, caller: Caller
     ) -> tuple[list[ReceivedBatch], Problems]:
         """Waits at all leaders at once. Several may answer together with more than was asked for."""
-        wait_id = next(self._wait_ids)
+        wait_id, unwanted = next(self._wait_ids), asyncio.Event()
+        waiting = _with(request, wait_ms=wait_ms, wait_id=wait_id)
         asked = {
             asyncio.ensure_future(
-                self._receive_from(
-                    node, _with(request, partitions=partitions, wait_ms=wait_ms, wait_id=wait_id), caller
-                )
+                self._receive_from(node, _with(waiting, partitions=partitions), caller, unwanted)
             ): node
             for node, partitions in led
         }
@@ -223,6 +216,7 @@ class QueueRouter:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     take(task)
+            unwanted.set()
             self._cancel(wait_id, [asked[task] for task in pending], caller)
             if pending:
                 await asyncio.wait(pending)
@@ -232,6 +226,7 @@ class QueueRouter:
                 _raise_policy_violation(problems)
             return await self._within(request, received, caller), problems
         finally:
+            unwanted.set()
             late_ones = [task for task in pending if not task.done()]
             self._cancel(wait_id, [asked[task] for task in late_ones], caller)
             for task in late_ones:  # the consumer's request was cancelled
@@ -271,9 +266,11 @@ class QueueRouter:
                     await self._calls.ask(LeaderOf(row.partition), methods.RETURN, back, caller=caller)
         return kept
 
-    async def _receive_from(self, node: int, request: ReceiveRequest, caller: Caller) -> list[ReceivedBatch]:
+    async def _receive_from(
+        self, node: int, request: ReceiveRequest, caller: Caller, unwanted: asyncio.Event | None = None
+    ) -> list[ReceivedBatch]:
         target = AtNode(NodeId(node))
-        return await self._calls.ask(target, methods.RECEIVE, request, caller=caller, wait_ms=request.wait_ms)
+        return await self._calls.ask(target, methods.RECEIVE, request, caller=caller, unwanted=unwanted)
 
     # --- settling and peeking
 

@@ -34,12 +34,8 @@ from penstock.types import NO_TERM, Caller, GroupId, Producer
 WHOLE_TOPIC = -1
 """In place of a partition: the start offset that is stored there is a number of partitions, see `first_partitions`."""
 
-WATCH_SECONDS = 30
-"""How long a driver waits for the end of transactions before it asks again."""
 BUSY_SECONDS = 5.0
 """How long a settlement waits for the markers of its producer's last transaction, which take some milliseconds."""
-JOIN_WAIT_MS = 15_000
-"""How long the coordinator of a transaction may take to add the partition: BUSY_SECONDS, and an election."""
 
 
 class QueueStateClient:
@@ -78,24 +74,14 @@ class QueueStateClient:
     async def store_settlement(self, request: StoreSettlement, *, caller: Caller) -> ErrorCode:
         """NONE when the settlement can no longer be lost; otherwise why the transaction does not take it. KafkaError:
         it may be stored or not."""
-        stored = await self._calls.ask(
-            self._leader_of(request.queue),
-            methods.STORE_SETTLEMENT,
-            request,
-            caller=caller,
-            wait_ms=JOIN_WAIT_MS,
-        )
+        target = self._leader_of(request.queue)
+        stored = await self._calls.ask(target, methods.STORE_SETTLEMENT, request, caller=caller)
         return ErrorCode(stored.code)
 
     async def watch_settlements(self, request: WatchSettlements) -> Outcomes:
-        """The outcomes of settlements whose transactions have ended; waits for one, at most WATCH_SECONDS."""
-        answer = await self._calls.ask(
-            self._leader_of(request.queue),
-            methods.WATCH_SETTLEMENTS,
-            request,
-            caller=BROKER,
-            wait_ms=WATCH_SECONDS * 1_000,
-        )
+        """The outcomes of settlements whose transactions have ended; waits for one, as long as the request says."""
+        target = self._leader_of(request.queue)
+        answer = await self._calls.ask(target, methods.WATCH_SETTLEMENTS, request, caller=BROKER)
         return answer.outcomes
 
     async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM, *, caller: Caller) -> None:
@@ -193,7 +179,7 @@ class QueueStateClient:
 
     async def _watch_settlements(self, caller: Caller, request: WatchSettlements) -> SettlementOutcomes:
         try:
-            async with asyncio.timeout(WATCH_SECONDS):
+            async with asyncio.timeout(request.wait_ms / 1000):
                 return SettlementOutcomes(
                     await self.local.watch(request.queue, request.fence, request.suffixes)
                 )

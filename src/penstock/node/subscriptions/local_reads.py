@@ -49,9 +49,6 @@ class LocalReads:
                 return found
         return await self._reader.read(key, offset, max_bytes=max_bytes, wait_ms=wait_ms, isolation=isolation)
 
-    def may_wait(self, key: TopicPartition) -> bool:
-        return self._reader.may_wait(key)
-
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]:

@@ -1,9 +1,8 @@
 """Reads pages for many subscribers: all that need the same page of the same partition share one read.
 
 One task reads each requested page: at once if there are records, otherwise by long polls at the partition's leader,
-until there are some or no subscriber waits any more. A leader at which too many polls wait already (`Calls.may_wait`)
-is asked once a second instead. A leader that cannot be read from is asked again after the pauses of the one retry
-policy, for as long as a subscriber waits: a subscription outlives any election. Each attempt is one
+until there are some or no subscriber waits any more. A leader that cannot be read from is asked again after the pauses
+of the one retry policy, for as long as a subscriber waits: a subscription outlives any election. Each attempt is one
 request, because a request that looked for its leader would keep its slot (READS_AT_ONCE) from other reads.
 
 Pages stay in a bounded cache for a while, for subscribers that are only a little behind.
@@ -19,7 +18,7 @@ from uuid import UUID
 
 from penstock.batch import iter_headers, unpacked_total
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.calls.retry import POLL_PAUSE_SECONDS, CallRetry
+from penstock.node.calls.retry import CallRetry
 from penstock.node.subscriptions.pages import Page, open_page
 from penstock.node.subscriptions.values import (
     FAILED,
@@ -206,10 +205,8 @@ class PageReader:
             self._reader.read, source.key, key.offset, max_bytes=max_bytes, isolation=source.isolation
         )
         try:
-            if wait_ms and self._reader.may_wait(source.key):
-                return await read(wait_ms=wait_ms)
             if wait_ms:
-                await asyncio.sleep(POLL_PAUSE_SECONDS)
+                return await read(wait_ms=wait_ms)
             async with self._read_slots:
                 return await read(wait_ms=0)
         except KafkaError as problem:

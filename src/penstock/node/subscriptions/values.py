@@ -61,10 +61,6 @@ class PartitionReader(Protocol):
         """Stored batches from the one that holds `offset`, at least one; none if there is nothing after `wait_ms`."""
         ...
 
-    def may_wait(self, key: TopicPartition) -> bool:
-        """Whether a read of this partition may wait now (`Calls.may_wait`)."""
-        ...
-
     async def bounds(
         self, topic: str, partitions: Sequence[int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Mapping[int, Bounds]: ...

@@ -253,7 +253,7 @@ class Publishing:
             topic_data=[TopicProduceData(name=topic, partition_data=data)],
         )
         try:
-            answer = await client.ask(ApiKey.PRODUCE, request, ProduceResponse, to=to, wait_ms=COMMIT_MS)
+            answer = await client.ask(ApiKey.PRODUCE, request, ProduceResponse, to=to, allowed_ms=COMMIT_MS)
         except PenstockError as trouble:
             return dict.fromkeys(batches, _error(trouble))
         return {row.index: _outcome(row) for row in answer.responses[0].partition_responses}

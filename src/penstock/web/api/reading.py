@@ -149,7 +149,6 @@ class Reading:
             request,
             FetchResponse,
             lambda answer: answer.responses[0].partitions[0].error_code,
-            wait_ms=params.wait_ms,
         )
         found = answer.responses[0].partitions[0]
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

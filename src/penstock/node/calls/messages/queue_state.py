@@ -45,11 +45,12 @@ class StoredSettlement(msgspec.Struct, frozen=True, array_like=True):
 
 class WatchSettlements(msgspec.Struct, frozen=True, array_like=True):
     """Waits for the end of the transactions of these settlements, which were stored under this fence or an older
-    one."""
+    one. Nodes that know no `wait_ms` wait for the default, and mean it."""
 
     queue: QueueKey
     fence: Fence
     suffixes: list[bytes]
+    wait_ms: int = 30_000
 
 
 class SettlementOutcomes(msgspec.Struct, frozen=True, array_like=True):
