@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from penstock.config import Limits
+from penstock.errors import Unanswered
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -144,6 +145,30 @@ async def test_a_poll_above_the_share_ends_when_it_is_unwanted(monkeypatch: pyte
     assert len(leader.waits_ms) == POLLS + 1
     leader.release.set()
     await asyncio.gather(*polls)
+
+
+async def test_polls_above_the_share_leave_calls_to_others_while_the_node_does_not_answer() -> None:
+    leader = Leader()
+
+    async def hang(caller: Caller, request: ReceiveRequest) -> list[ReceivedBatch]:
+        leader.waits_ms.append(request.wait_ms)
+        await leader.release.wait()
+        return []
+
+    leader.there._handlers[methods.RECEIVE.number] = hang
+    leader.there.serve(methods.FORWARD, lambda caller, frame: frame)
+    polls = [leader.ask() for _ in range(20)]
+    assert await leader.asked(POLLS + 1) == [WAIT_MS] * POLLS + [0]
+    frame = memoryview(b"CreateTopics")
+    assert await leader.here.ask(AtNode(THERE), methods.FORWARD, frame, caller=BROKER) == frame
+    polls[POLLS].cancel()  # its call goes on there, so no other may take its place
+    assert len(await leader.asked(POLLS + 1)) == POLLS + 1
+    hurried = methods.RECEIVE._replace(answer_ms=1)
+    with pytest.raises(Unanswered, match="node 2 does not answer") as caught:
+        await leader.here.ask(AtNode(THERE), hurried, receive(WAIT_MS), caller=BROKER)
+    assert not caught.value.may_be_done
+    for poll in polls:
+        poll.cancel()
 
 
 async def test_polls_that_were_cancelled_count_until_the_node_has_answered_them(

@@ -166,11 +166,11 @@ def test_a_receive_that_ends_says_so_to_waits_that_are_not_at_their_leaders(
 
         monkeypatch.setattr(calls, "ask", recorded)
         receiving = scene.receive("c", wait_ms=600_000)
-        while not waits:
-            await asyncio.sleep(0)
-        assert not waits[0].is_set()
-        receiving.cancel()
         async with asyncio.timeout(60):
+            while not waits:
+                await asyncio.sleep(0)
+            assert not waits[0].is_set()
+            receiving.cancel()
             await waits[0].wait()
 
     play(scenario)
