@@ -19,6 +19,7 @@ from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.node import Partition
 from penstock.node.calls import BROKER, methods, retry
+from penstock.node.calls import remote as remote_calls
 from penstock.node.calls.messages.kafka import KafkaRequest
 from penstock.types import Caller
 from penstock.web.api import publishing
@@ -186,6 +187,31 @@ def test_a_reader_may_wait_at_a_node_that_does_not_lead(
     reader = threading.Thread(target=lambda: found.append(read(callers[at], topic, 0, wait_ms=30_000)))
     reader.start()
     callers[2].post(f"/v1/topics/{topic}/records", json={"records": [{"value": "come", "partition": 0}]})
+    reader.join(60)
+    assert [row["value"] for row in found[0]["records"]] == ["come"]
+
+
+def test_a_reader_that_may_not_wait_at_the_leader_still_gets_the_next_record(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = trio.leader(topic, 0)
+    at = next(node for node in NODES if node != leader)
+    remote: Any = trio.node(at).calls._remote
+    monkeypatch.setattr(remote._share(leader), "most_polls", 0)
+    monkeypatch.setattr(remote_calls, "POLL_PAUSE_SECONDS", 0.01)
+    looks, look = threading.Semaphore(0), remote._look
+
+    async def counted(*request: Any) -> Any:
+        answer = await look(*request)
+        looks.release()
+        return answer
+
+    monkeypatch.setattr(remote, "_look", counted)
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.append(read(callers[at], topic, 0, wait_ms=30_000)))
+    reader.start()
+    assert looks.acquire(timeout=60)
+    callers[leader].post(f"/v1/topics/{topic}/records", json={"records": [{"value": "come", "partition": 0}]})
     reader.join(60)
     assert [row["value"] for row in found[0]["records"]] == ["come"]
 
