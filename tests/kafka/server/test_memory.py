@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -255,17 +256,21 @@ def test_half_sent_requests_stay_within_the_limit_and_the_largest_are_closed() -
     limit = 4 * MEBIBYTE
     with tight(max_client_memory_bytes=limit) as broker:
         hogs = [RawClient(broker) for _ in range(8)]
-        for hog in hogs:
-            hog.socket.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                hog.socket.send((2 * MEBIBYTE).to_bytes(4, "big") + b"x" * 1_500_000)
         memory = memory_of(broker)
-        until(lambda: memory.waits > 0)
-        with RawClient(broker) as client:
-            client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
-            until(lambda: memory.first_turns == [])
-            assert len(connections_of(broker)) < 9
-            client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        with ThreadPoolExecutor(len(hogs)) as threads:  # the broker does not read all of it
+            for hog in hogs:
+                threads.submit(hog.send, (2 * MEBIBYTE).to_bytes(4, "big") + b"x" * 1_500_000)
+            try:
+                until(lambda: memory.waits > 0)
+                with RawClient(broker) as client:
+                    client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+                    until(lambda: memory.first_turns == [])
+                    assert len(connections_of(broker)) < 9
+                    client.call(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+            finally:
+                for hog in hogs:
+                    with contextlib.suppress(OSError):  # the broker has closed it
+                        hog.socket.shutdown(socket.SHUT_RDWR)
         for hog in hogs:
             hog.socket.close()
         assert memory.peak <= limit + SCRATCH_SIZE
@@ -279,13 +284,15 @@ def test_a_large_request_that_waits_for_memory_is_read_when_there_is_some() -> N
         fill(broker, "t", 10, 800_000)
         requests.create(writer, "large", replicas=1, max_message_bytes="10000000")
         memory = memory_of(broker)
-        with sleepers(broker, 2, "t", 1) as holders:
+        with sleepers(broker, 2, "t", 1) as holders, ThreadPoolExecutor(1) as thread:
             until(lambda: memory.used > 4 * MEBIBYTE)
-            value = bytes(4 * MEBIBYTE)
-            writer.request(ApiKey.PRODUCE, 9, requests.produce_request("large", value))
+            large = requests.produce_request("large", bytes(4 * MEBIBYTE))
+            # The kernel may not take all of it before the broker reads.
+            sent = thread.submit(writer.request, ApiKey.PRODUCE, 9, large)
             until(lambda: bool(memory.first_turns))
             for holder in holders:
                 holder.read_frame()
+            sent.result(PATIENCE_SECONDS)
             writer.answer(ApiKey.PRODUCE, 9)
         assert requests.offset_at(writer, "large").offset == 1
         assert memory.peak <= limit + SCRATCH_SIZE
