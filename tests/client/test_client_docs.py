@@ -20,7 +20,6 @@ def test_all_python_on_the_page_runs(
     assert len(blocks) == 12
     with Broker() as broker:
         script = "\n".join(blocks).replace("127.0.0.1:9092", broker.bootstrap_servers)
-        script = script.replace("idle_s=5", "idle_s=2")
         names: dict[str, object] = {"__name__": "page"}
         try:
             exec(compile(script, str(PAGE), "exec"), names)

@@ -126,7 +126,7 @@ def test_confluent_kafka_is_fenced_by_a_second_instance(
 def test_confluent_kafka_is_told_that_its_transaction_timed_out(
     broker: Broker, topics: list[str], unique: Unique
 ) -> None:
-    producer = confluent_producer(broker, unique("confluent"), **{"transaction.timeout.ms": 5000})
+    producer = confluent_producer(broker, unique("confluent"), **{"transaction.timeout.ms": 10_000})
     producer.begin_transaction()
     confluent_send(producer, topics, "late")
     assert producer.flush(PATIENCE_SECONDS) == 0
@@ -250,7 +250,7 @@ def test_aiokafka_is_told_that_its_transaction_timed_out(
     broker: Broker, topics: list[str], unique: Unique
 ) -> None:
     async def act() -> None:
-        producer = await aio_producer(broker, unique("aio"), transaction_timeout_ms=5000)
+        producer = await aio_producer(broker, unique("aio"), transaction_timeout_ms=10_000)
         try:
             await producer.begin_transaction()
             await aio_send(producer, topics, "late")
@@ -342,7 +342,7 @@ def test_kafka_python_is_fenced_by_a_second_instance(
 def test_kafka_python_is_told_that_its_transaction_timed_out(
     broker: Broker, topics: list[str], unique: Unique
 ) -> None:
-    producer = python_producer(broker, unique("python"), transaction_timeout_ms=5000)
+    producer = python_producer(broker, unique("python"), transaction_timeout_ms=10_000)
     try:
         producer.begin_transaction()
         python_send(producer, topics, "late")
