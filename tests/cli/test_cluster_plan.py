@@ -46,6 +46,23 @@ def test_free_ports_keep_clear_of_the_given_ones(tmp_path: Path, monkeypatch: py
     }
 
 
+def test_a_new_node_takes_no_port_of_a_node_that_is_not_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = free_ports(10)
+    up_plan(tmp_path, 3, False, first, first + 3).write()
+    with pytest.raises(Problem, match=f"{first + 3}, for node 4, is a port of another node"):
+        up_plan(tmp_path, 4, False, first, first + 3)
+    known = read_plan(tmp_path)
+    assert known is not None
+    taken = known.nodes[0].ports
+    others = iter([*taken, *range(first + 100, 30_000), *range(10_000, first)])
+    monkeypatch.setattr("penstock.cli.cluster_plan._chosen", set[int]())  # another process
+    monkeypatch.setattr("penstock.cli.cluster_plan.random.choice", lambda _: next(others))
+    grown = up_plan(tmp_path, 4, False, None, None)
+    assert not set(grown.nodes[3].ports) & {port for node in known.nodes for port in node.ports}
+
+
 def test_given_ports_that_overlap_are_refused(tmp_path: Path) -> None:
     first = free_ports(4)
     with pytest.raises(Problem, match=f"{first + 1}, for node 2, is a port of another node") as refused:

@@ -7,7 +7,7 @@ import random
 import socket
 import sys
 import tomllib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,10 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str
     http: str
     cluster: str
+
+    @property
+    def ports(self) -> list[int]:
+        return [int(address.rpartition(":")[2]) for address in (self.kafka, self.http, self.cluster)]
 
     def starts_from(self, first_port: int | None, address: str) -> bool:
         """Whether this address is what the node gets if node 1 has this port; any is, if none was asked for."""
@@ -122,12 +126,14 @@ def new_plan(folder: Path, nodes: int, *, memory: bool, ports: Iterator[LocalNod
     return LocalCluster(folder=folder, memory=memory, founders=nodes, nodes=chosen)
 
 
-def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
+def free_nodes(
+    first_id: int, *, kafka_port: int | None, http_port: int | None, others: Iterable[LocalNode] = ()
+) -> Iterator[LocalNode]:
     """Nodes one after the other, on free ports; a given port is the first node's, and the others take the ones after
-    it."""
+    it. `others`: the nodes that the cluster has already, which may not be running."""
     given = [port for port in (kafka_port, http_port) if port is not None]
-    kept_free = {port + number for port in given for number in range(MAX_NODES)}
-    used: set[int] = set()
+    used = {port for node in others for port in node.ports}
+    kept_free = used | {port + number for port in given for number in range(MAX_NODES)}
     node_id = first_id
     while True:
         kafka = _port(kafka_port, node_id, "--kafka-port", kept_free, used)
@@ -161,7 +167,7 @@ def free_port(besides: Container[int] = ()) -> int:
 
 
 def _port(first: int | None, node_id: int, option: str, kept_free: Container[int], used: set[int]) -> int:
-    """`used`: the given ports of the nodes so far. Two sockets may be bound to the same port as long as neither
+    """`used`: ports of the nodes so far. Two sockets may be bound to the same port as long as neither
     listens, so binding alone would not find a port that the same plan uses twice."""
     if first is None:
         return free_port(kept_free)

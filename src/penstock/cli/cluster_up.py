@@ -119,7 +119,8 @@ def _plan(
             f"decommission` the others, and take them out of {known.file}"
         )
     last = max(node.node_id for node in known.nodes)
-    return known.grown(nodes or here, free_nodes(last + 1, kafka_port=kafka_port, http_port=http_port))
+    ports = free_nodes(last + 1, kafka_port=kafka_port, http_port=http_port, others=known.nodes)
+    return known.grown(nodes or here, ports)
 
 
 def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:

@@ -139,7 +139,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the handshake on the inter-node port may take; nodes need a few ms."""
     max_peer_calls: Annotated[int, Meta(ge=1)] = 1_024
     """Calls from one node to another that have no answer yet: up to half for clients, of these half long polls; further
-    ones ask once a second."""
+    long polls ask once a second."""
 
     max_http_connections: Annotated[int, Meta(ge=1)] = 4_096
     """Open connections on the HTTP port; at most an eighth of the files that the process may open."""

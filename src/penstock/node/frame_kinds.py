@@ -1,5 +1,5 @@
 """The kinds of frames between nodes. Numbers are on the wire and are never used for another kind. Numbers below these
-belong to the transport and the calls."""
+belong to the transport and the calls, as does 23."""
 
 RAFT = 19
 """Raft messages of many groups."""

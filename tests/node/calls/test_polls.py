@@ -1,4 +1,4 @@
-"""Long polls: a quarter of the calls to a node wait there, and the others are repeated without a wait."""
+"""Long polls: a quarter of the calls to a node wait there, and the others are sent without a wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,13 +48,24 @@ class Leader:
         """Of all receives that have come."""
         self.release = asyncio.Event()
         self.messages: list[ReceivedBatch] = []
+        self.cancelled = 0
+        self.after_substitute = lambda: None
         self.there.serve(methods.RECEIVE, self.receive)
         self.there.serve(methods.METADATA_END, lambda caller, request: len(self.waits_ms))
 
     async def receive(self, caller: Caller, request: ReceiveRequest) -> list[ReceivedBatch]:
         self.waits_ms.append(request.wait_ms)
-        if request.wait_ms:
+        if not request.wait_ms:
+            answer = list(self.messages)
+            self.after_substitute()
+            for _ in range(10):  # what this has ended is answered first
+                await asyncio.sleep(0)
+            return answer
+        try:
             await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
         return self.messages
 
     def ask(self, wait_ms: int = WAIT_MS, **options: Any) -> "asyncio.Task[list[ReceivedBatch]]":
@@ -91,17 +102,15 @@ async def test_a_quarter_of_the_calls_may_be_long_polls_and_the_others_ask_once_
         poll.cancel()
 
 
-async def test_a_poll_above_the_share_finds_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_poll_above_the_share_asks_once_more_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     pause(monkeypatch, 0.0)
     leader = Leader()
     polls = [leader.ask() for _ in range(POLLS)]
     await leader.asked(POLLS)
-    later = leader.ask()
-    await leader.asked(POLLS + 3)
-    assert not later.done()
-    leader.messages.append(SOME)
-    assert await later == [SOME]
-    assert set(leader.waits_ms[POLLS:]) == {0}
+    assert await leader.ask() == [], "its caller asks again"
+    leader.after_substitute = lambda: leader.messages.append(SOME)
+    assert await leader.ask() == [SOME]
+    assert leader.waits_ms[POLLS:] == [0, 0, 0, 0]
     leader.release.set()
     await asyncio.gather(*polls)
 
@@ -113,23 +122,21 @@ async def test_a_poll_above_the_share_waits_at_the_node_when_another_has_ended(
     leader = Leader()
     polls = [leader.ask() for _ in range(POLLS)]
     await leader.asked(POLLS)
-    later = leader.ask()
-    await leader.asked(POLLS + 1)
-    leader.release.set()
+    leader.after_substitute = leader.release.set
+    assert await leader.ask() == []
     await asyncio.gather(*polls)
-    assert await later == []
-    assert 0 < leader.waits_ms[-1] <= WAIT_MS
-    assert set(leader.waits_ms[POLLS:-1]) == {0}
+    assert leader.waits_ms[POLLS] == 0
+    assert 0 < leader.waits_ms[POLLS + 1] <= WAIT_MS
 
 
-async def test_a_poll_above_the_share_ends_empty_when_its_time_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_poll_above_the_share_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     pause(monkeypatch, 3_600.0)
     leader = Leader()
     polls = [leader.ask() for _ in range(POLLS)]
     await leader.asked(POLLS)
-    assert await leader.ask(1) == []
+    leader.after_substitute = lambda: leader.messages.append(SOME)
+    assert await leader.ask(1_000) == [SOME], "it asks a last time"
+    assert leader.waits_ms[POLLS:] == [0, 0]
     leader.release.set()
     await asyncio.gather(*polls)
 
@@ -142,6 +149,8 @@ async def test_a_poll_above_the_share_ends_when_it_is_unwanted(monkeypatch: pyte
     await leader.asked(POLLS + 1)
     unwanted.set()
     assert await later == []
+    with pytest.raises(Unanswered, match="no longer wanted"):
+        await leader.ask(unwanted=unwanted)
     assert len(leader.waits_ms) == POLLS + 1
     leader.release.set()
     await asyncio.gather(*polls)
@@ -171,20 +180,15 @@ async def test_polls_above_the_share_leave_calls_to_others_while_the_node_does_n
         poll.cancel()
 
 
-async def test_polls_that_were_cancelled_count_until_the_node_has_answered_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pause(monkeypatch, 3_600.0)
+async def test_a_poll_whose_reader_disconnects_ends_at_the_node_and_leaves_its_place_to_others() -> None:
     leader = Leader()
-    for count in range(1, 3 * CALLS):  # readers that disconnect
+    for count in range(1, 3 * CALLS):
         reader = leader.ask()
         await leader.asked(count)
         reader.cancel()
-    assert sum(wait_ms > 0 for wait_ms in leader.waits_ms) == POLLS
-    leader.release.set()
-    await leader.asked(len(leader.waits_ms))
-    assert await leader.ask() == []
-    assert leader.waits_ms[-1] == WAIT_MS
+        await leader.asked(count)
+        assert leader.cancelled == count
+    assert set(leader.waits_ms) == {WAIT_MS}
 
 
 async def test_calls_for_clients_that_were_cancelled_count_until_they_are_answered() -> None:
@@ -323,7 +327,7 @@ def test_other_kafka_requests_than_fetches_are_no_polls() -> None:
 FOR_CLIENTS = """
     forward kafka_request kafka_query create_topic append_batch
     set_passwords create_token revoke_token
-    receive cancel_receive return settle peek accept list_scheduled describe_queue reload_queue
+    receive settle peek accept list_scheduled describe_queue reload_queue
     delete_queue_state reset_queue_state list_start_offsets count_queue_state store_settlement watch_settlements
     begin_share_group list_subscriptions describe_subscription delete_subscription
     clique_heartbeat clique_table describe_clique list_cliques
@@ -331,13 +335,15 @@ FOR_CLIENTS = """
 """
 """A client can cause as many of these as it sends requests."""
 FOR_NODES = """
+    cancel_receive return
     create_internal_topic reserve_producer_ids register_node report_voters report_damage metadata_end await_leaders
     claim_queue_state save_queue_state list_acked_offsets write_markers
     decommission_node rebalance transfer_leadership
     create_user delete_user put_role delete_role grant_role revoke_role
     list_led_partitions list_damaged_replicas list_samples
 """
-"""Nodes decide about the first ones, administrators about the next ones; the last ones are for status displays."""
+"""The first ones end other requests, of which there are few; nodes decide about the next ones, and administrators after
+them; the last ones are for status displays."""
 
 
 def test_it_was_decided_for_each_method_whether_clients_decide_how_many_calls_there_are() -> None:

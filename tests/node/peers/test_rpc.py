@@ -205,3 +205,31 @@ async def test_a_cancelled_call_ends_with_the_connection() -> None:
         await rpc_nodes.one.network.stop()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await ended.wait()
+
+
+async def test_a_cancelled_call_ends_at_the_other_node_if_it_may() -> None:
+    async with RpcNodes(most=1) as rpc_nodes:
+        for _ in range(3):
+            ended = asyncio.Event()
+            call = rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", LONG_MS, ended.set, may_cancel=True)
+            await rpc_nodes.two.begun.acquire()
+            call.cancel()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await rpc_nodes.two.cancelled.wait()
+                await ended.wait()
+            rpc_nodes.two.cancelled.clear()
+        assert await rpc_nodes.call(ECHO) == b"1 asked "
+
+
+async def test_cancelling_a_call_that_is_answered_already_does_nothing() -> None:
+    async with RpcNodes() as rpc_nodes:
+        rpc_nodes.two.release.set()
+        ended = asyncio.Event()
+        call = rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", LONG_MS, ended.set, may_cancel=True)
+        await rpc_nodes.two.begun.acquire()
+        for _ in range(5):  # the answer is on its way
+            await asyncio.sleep(0)
+        call.cancel()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ended.wait()
+        assert await rpc_nodes.call(ECHO) == b"1 asked "

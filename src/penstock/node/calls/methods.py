@@ -296,7 +296,8 @@ WATCH_SETTLEMENTS = _row(
 )
 
 # The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
-# message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
+# message settled and is refused; a repeated RETURN may take back a later lease of the same consumer. CANCEL_RECEIVE and
+# RETURN are few, for they end a RECEIVE, and they must not wait for a place among the calls that they make free.
 RECEIVE = _row(
     40,
     "receive",
@@ -307,10 +308,8 @@ RECEIVE = _row(
     for_clients=True,
     poll=polls.RECEIVE,
 )
-CANCEL_RECEIVE = _row(
-    41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True, for_clients=True
-)
-RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False, for_clients=True)
+CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, CHECKED, repeatable=True)
+RETURN = _row(42, "return", ReturnRequest, NoneType, READ_GROUP, repeatable=False)
 SETTLE = _row(43, "settle", SettleRequest, SettleResult, READ_GROUP, repeatable=False, for_clients=True)
 PEEK = _row(44, "peek", PeekRequest, PeekResult, DESCRIBE_GROUP, repeatable=True, for_clients=True)
 ACCEPT = _row(45, "accept", AcceptRequest, NoneType, READ_GROUP, repeatable=False, for_clients=True)

@@ -1,7 +1,7 @@
 """Long polls: requests that wait at the node that they ask until something happens.
 
 A method whose requests may do so has a `Poll` in its row (`methods`). The wait in a request says whether it is a long
-poll, so a caller cannot forget to say so. `remote` limits how many of them wait at one node, and repeats the others
+poll, so a caller cannot forget to say so. `remote` limits how many of them wait at one node, and sends the others
 without a wait.
 """
 
@@ -33,7 +33,7 @@ class Poll(NamedTuple, Generic[Q, R]):
     with_wait: Callable[[Q, int], Q]
     """The same request with another wait."""
     is_empty: Callable[[Q, R], bool]
-    """Whether the response only says that nothing has happened. Then the request has changed nothing."""
+    """Whether the response only says that nothing has happened. Then the same request may be sent again."""
 
 
 def _with_wait(request: Any, wait_ms: int) -> Any:

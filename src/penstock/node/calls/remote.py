@@ -9,14 +9,17 @@ Requests and responses are MessagePack (`methods` names their types), or bytes a
 
 Limits: a body must fit `max_peer_frame_bytes`, both ways. At most half of `max_peer_calls` may be waiting calls for
 clients (`Method.for_clients`): otherwise they could keep a node from asking the controller. A quarter may be long polls
-(`Method.poll`), which leaves the other quarter to short calls for clients. A poll beyond that is not refused: until one
-of the others ends, it asks for what there is now, once in POLL_PAUSE_SECONDS. So for its caller it waits all the same.
-Only a few polls ask like that at the same time (LOOKS_PART): thousands of them must not take the calls of others.
+(`Method.poll`), which leaves the other quarter to short calls for clients. A poll beyond that is not refused: it asks
+without a wait, pauses, and then waits there if it can by now, or else asks once more. So it may end empty before its
+time is over, and its caller asks again, as after any poll. Only a few calls of a method are sent in place of long polls
+at the same time (SUBSTITUTES_PART): thousands of polls must not take the calls of others.
 
-A call counts until it has ended (`Rpc`), also if its caller was cancelled meanwhile.
+A call counts until it has ended (`Rpc`), also if its caller was cancelled meanwhile. A long poll of such a caller is
+cancelled at the other node.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from struct import Struct
@@ -48,9 +51,9 @@ FRAME_OVERHEAD = 1024
 """Bytes of a frame beside the message: its head, a seal."""
 CLIENTS_PART = 2
 POLLS_PART = 4
-LOOKS_PART = 16
-"""The parts of `max_peer_calls` for clients, for those of them that are long polls, and for those of them that are sent
-in place of a long poll."""
+SUBSTITUTES_PART = 32
+"""The parts of `max_peer_calls` for clients, for those of them that are long polls, and for those of each method that
+are sent in place of a long poll."""
 
 _CALLER = Struct(">H")
 _UNREADABLE = (ProtocolViolation, msgspec.MsgspecError, UnicodeDecodeError)
@@ -63,7 +66,7 @@ _decoders: dict[Any, Callable[[memoryview], Any]] = {}
 Answer = Callable[[Method[Any, Any], Caller, Any], Any]
 
 
-class _Way(NamedTuple, Generic[Q, R]):
+class _Recipient(NamedTuple, Generic[Q, R]):
     """Whom to ask for what, on behalf of whom."""
 
     node: NodeId
@@ -81,8 +84,9 @@ class _Share:
         self.calls = 0
         self.polls = 0
         """Those of them that wait there for something to happen."""
-        self.looks = asyncio.Semaphore(max(1, max_calls // LOOKS_PART))
-        """Taken by those of them that are sent in place of a long poll."""
+        most = max(1, max_calls // SUBSTITUTES_PART)
+        self.substitutes: dict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))
+        """By method: taken by those of them that are sent in place of a long poll."""
 
     def begin(self, *, is_poll: bool) -> None:
         self.calls += 1
@@ -113,43 +117,57 @@ class RemoteCalls:
         unwanted: asyncio.Event | None = None,
     ) -> R:
         """`absent` is the code of the error if the node does not answer; the rest as in `Calls.ask`."""
-        way = _Way(node, absent, method, caller)
+        to = _Recipient(node, absent, method, caller)
         if method.poll is not None and (wait_ms := method.poll.wait_ms(request)) > 0:
-            return await self._poll(way, method.poll, request, wait_ms, unwanted or asyncio.Event())
-        return await self._send(way, request, method.answer_ms + allowed_ms)
+            return await self._poll(to, method.poll, request, wait_ms, unwanted or asyncio.Event())
+        return await self._send(to, request, method.answer_ms + allowed_ms)
 
     async def _poll(
-        self, way: "_Way[Q, R]", poll: Poll[Q, R], request: Q, wait_ms: int, unwanted: asyncio.Event
+        self, to: "_Recipient[Q, R]", poll: Poll[Q, R], request: Q, wait_ms: int, unwanted: asyncio.Event
     ) -> R:
-        loop, share = asyncio.get_running_loop(), self._share(way.node)
+        loop, share = asyncio.get_running_loop(), self._share(to.node)
+        substitutes = share.substitutes[to.method.number]
         deadline = loop.time() + wait_ms / 1000
-        while share.polls >= share.most_polls:
-            response = await self._look(way, share, poll.with_wait(request, 0))
-            left = deadline - loop.time()
-            if left <= 0 or unwanted.is_set() or not poll.is_empty(request, response):
+        if share.polls >= share.most_polls:
+            at_once = poll.with_wait(request, 0)
+            response = await self._substitute(to, at_once, substitutes, wait_ms, unwanted)
+            if unwanted.is_set() or not poll.is_empty(request, response):
                 return response
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, POLL_PAUSE_SECONDS)):
+                async with asyncio.timeout(min(deadline - loop.time(), POLL_PAUSE_SECONDS)):
                     await unwanted.wait()
-            wait_ms = int((deadline - loop.time()) * 1000)
-            if wait_ms <= 0 or unwanted.is_set():
-                return response
-        time_ms = way.method.answer_ms + wait_ms
-        return await self._send(way, poll.with_wait(request, wait_ms), time_ms, is_poll=True)
+                    return response
+            wait_ms = max(0, int((deadline - loop.time()) * 1000))
+            if wait_ms == 0 or share.polls >= share.most_polls:
+                if substitutes.locked():
+                    return response
+                return await self._substitute(to, at_once, substitutes, wait_ms, unwanted)
+        time_ms = to.method.answer_ms + wait_ms
+        return await self._send(to, poll.with_wait(request, wait_ms), time_ms, is_poll=True)
 
-    async def _look(self, way: "_Way[Q, R]", share: _Share, request: Q) -> R:
-        """Asks in place of a long poll."""
+    async def _substitute(
+        self,
+        to: "_Recipient[Q, R]",
+        request: Q,
+        substitutes: asyncio.Semaphore,
+        wait_ms: int,
+        unwanted: asyncio.Event,
+    ) -> R:
+        """Asks in place of a long poll that has `wait_ms` left."""
         try:
-            async with asyncio.timeout(way.method.answer_ms / 1000):
-                await share.looks.acquire()
+            async with asyncio.timeout(min(wait_ms, to.method.answer_ms) / 1000):
+                await substitutes.acquire()
         except TimeoutError:
-            message = f"node {way.node} does not answer the requests of clients that wait for it"
-            raise Unanswered(way.absent, message, may_be_done=False) from None
-        return await self._send(way, request, way.method.answer_ms, when_ended=share.looks.release)
+            message = f"node {to.node} does not answer the requests of clients that wait for it"
+            raise Unanswered(to.absent, message, may_be_done=False) from None
+        if unwanted.is_set():
+            substitutes.release()
+            raise Unanswered(to.absent, "the request is no longer wanted", may_be_done=False)
+        return await self._send(to, request, to.method.answer_ms, when_ended=substitutes.release)
 
     async def _send(
         self,
-        way: "_Way[Q, R]",
+        to: "_Recipient[Q, R]",
         request: Q,
         time_ms: int,
         *,
@@ -158,24 +176,24 @@ class RemoteCalls:
     ) -> R:
         """`when_ended` is called when the call ends, which may be later than this, or if it does not begin."""
         try:
-            answer = self._start(way, request, time_ms, is_poll, when_ended)
+            answer = self._start(to, request, time_ms, is_poll, when_ended)
         except Exception:
             when_ended()
             raise
         try:
             body = await answer
         except PeerCallFailed as failed:
-            raise _unanswered(failed, way.absent) from failed
+            raise _unanswered(failed, to.absent) from failed
         try:
-            return decode(way.method.response, body)
+            return decode(to.method.response, body)
         except _UNREADABLE as wrong:
-            message = f"node {way.node} answered {way.method.name} with bytes that cannot be read: {wrong}"
+            message = f"node {to.node} answered {to.method.name} with bytes that cannot be read: {wrong}"
             raise Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, message, may_be_done=True) from wrong
 
     def _start(
-        self, way: "_Way[Q, R]", request: Q, time_ms: int, is_poll: bool, when_ended: Callable[[], None]
+        self, to: "_Recipient[Q, R]", request: Q, time_ms: int, is_poll: bool, when_ended: Callable[[], None]
     ) -> "asyncio.Future[memoryview]":
-        node, absent, method, caller = way
+        node, absent, method, caller = to
         self._check_version(node, method)
         head, body = _pack_caller(caller), encode(request)
         self._check_size(len(head) + len(body), "a request")
@@ -190,7 +208,7 @@ class RemoteCalls:
             when_ended()
 
         try:
-            answer = self._rpc.start(node, method.number, [head, body], time_ms, ended)
+            answer = self._rpc.start(node, method.number, [head, body], time_ms, ended, may_cancel=is_poll)
         except PeerCallFailed as failed:
             raise _unanswered(failed, absent) from failed
         if share is not None:

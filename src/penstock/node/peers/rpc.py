@@ -3,6 +3,7 @@
     CALL      u32 number of the call, u16 method, then the request
     ANSWER    u32 number, then the response
     FAILURE   u32 number, i16 code, u8 1 if nothing was done, then a sentence in UTF-8
+    CANCEL    u32 number: nothing waits for the answer. An earlier version drops this frame
 
 One of Kafka's codes is raised as KafkaError where the call was made, as if the handler had been there, or as its
 subclass NotExecuted if nothing was done; codes from 1000 on are this file's own and are raised as PeerCallFailed. The
@@ -11,9 +12,9 @@ calling node numbers its calls; the numbers wrap round after 2^32 calls.
 A call ends in one of four ways: a response, a failure, its time is over, or the connection has ended (at once, not
 after the timeout). In the last two cases the handler may have run: only repeat what may be done twice.
 
-A call whose caller is cancelled does not end: the called node does not learn of that, and goes on handling it. It
-counts towards the limit of calls until it ends in one of these ways, as it does at the called node. Otherwise clients
-that disconnect could fill the calls of that node with requests that nothing waits for.
+A call whose caller is cancelled counts towards the limit of calls until it ends in one of these ways, as it does at the
+called node. Otherwise clients that disconnect could fill the calls of that node with requests that nothing waits for.
+If the call may be cancelled there, its node is told, cancels the handler and answers with CANCELLED.
 """
 
 import asyncio
@@ -31,9 +32,11 @@ from penstock.types import NodeId
 log = logging.getLogger("penstock.peers")
 
 CALL, ANSWER, FAILURE = FIRST_FREE_KIND, FIRST_FREE_KIND + 1, FIRST_FREE_KIND + 2
+CANCEL = FIRST_FREE_KIND + 7
+"""Came later than those of `node.frame_kinds`."""
 
 _CALL = Struct(">IH")
-_ANSWER = Struct(">I")
+_NUMBER = Struct(">I")
 _FAILURE = Struct(">IhB")
 
 Handler = Callable[[NodeId, memoryview], Buffer | Awaitable[Buffer]]
@@ -50,6 +53,7 @@ class CallProblem(IntEnum):
     UNKNOWN_METHOD = 1001
     HANDLER_FAILED = 1002
     """A bug in the called node: its log has the traceback."""
+    CANCELLED = 1003
 
 
 class PeerCallFailed(PenstockError):
@@ -80,10 +84,11 @@ class Rpc:
         self._asked: dict[NodeId, int] = {}
         """How many calls to each node have not ended yet."""
         self._last_number = 0
-        self._running: dict[NodeId, set[asyncio.Future[Buffer]]] = {}
+        self._running: dict[NodeId, dict[int, asyncio.Future[Buffer]]] = {}
         dispatcher.take(CALL, self._on_call)
         dispatcher.take(ANSWER, self._on_answer)
         dispatcher.take(FAILURE, self._on_failure)
+        dispatcher.take(CANCEL, self._on_cancel)
         dispatcher.watch(down=self._on_down)
 
     def handle(self, method: int, handler: Handler) -> None:
@@ -101,9 +106,11 @@ class Rpc:
         request: Body,
         timeout_ms: int,
         when_ended: Callable[[], None] = lambda: None,
+        *,
+        may_cancel: bool = False,
     ) -> "asyncio.Future[memoryview]":
         """The response to come, or an error as of `call`. PeerCallFailed: the call has not begun. `when_ended` is
-        called when it ends, also if the future was cancelled before."""
+        called when it ends, also if the future was cancelled before. `may_cancel`: then its handler is cancelled."""
         asked = self._asked.get(node, 0)
         if asked >= self._most:
             raise PeerCallFailed(
@@ -116,6 +123,8 @@ class Rpc:
         timer = self._loop.call_later(timeout_ms / 1000, self._time_out, number, timeout_ms)
         call = self._calls[number] = _Call(node, self._loop.create_future(), timer, when_ended)
         self._asked[node] = asked + 1
+        if may_cancel:
+            call.answer.add_done_callback(lambda answer: self._cancel(number, answer))
         return call.answer
 
     def version_of(self, node: NodeId) -> int:
@@ -147,6 +156,11 @@ class Rpc:
         call.when_ended()
         return None if call.answer.done() else call.answer
 
+    def _cancel(self, number: int, answer: "asyncio.Future[memoryview]") -> None:
+        call = self._calls.get(number)
+        if answer.cancelled() and call is not None and call.answer is answer:
+            self._transport.send(call.node, CANCEL, _NUMBER.pack(number))
+
     def _fail_call(self, number: int, problem: Exception) -> None:
         answer = self._end(number)
         if answer is not None:
@@ -157,12 +171,12 @@ class Rpc:
         self._fail_call(number, PeerCallFailed(CallProblem.TIMED_OUT, message))
 
     def _on_answer(self, sender: NodeId, body: memoryview) -> None:
-        (number,) = _unpacked(_ANSWER, body)
+        (number,) = _unpacked(_NUMBER, body)
         if not self._is_open(sender, number):
             return
         answer = self._end(number)
         if answer is not None:
-            answer.set_result(body[_ANSWER.size :])
+            answer.set_result(body[_NUMBER.size :])
 
     def _on_failure(self, sender: NodeId, body: memoryview) -> None:
         number, code, is_undone = _unpacked(_FAILURE, body)
@@ -183,7 +197,10 @@ class Rpc:
         if handler is None:
             self._fail(sender, number, CallProblem.UNKNOWN_METHOD, f"there is no method {method}")
             return
-        if len(self._running.get(sender, ())) >= self._most:
+        running = self._running.get(sender, {})
+        if number in running:
+            raise ProtocolViolation(f"call {number} begins again, and has no answer yet")
+        if len(running) >= self._most:
             self._fail(sender, number, CallProblem.TOO_MANY_CALLS, f"{self._most} calls are being handled")
             return
         try:
@@ -198,12 +215,17 @@ class Rpc:
 
     def _run(self, sender: NodeId, number: int, method: int, answer: Awaitable[Buffer]) -> None:
         task = asyncio.ensure_future(answer)
-        self._running.setdefault(sender, set()).add(task)
+        self._running.setdefault(sender, {})[number] = task
         task.add_done_callback(lambda done: self._handled(sender, number, method, done))
 
     def _handled(self, sender: NodeId, number: int, method: int, task: "asyncio.Future[Buffer]") -> None:
-        self._running.get(sender, set()).discard(task)
+        running = self._running.get(sender, {})
+        is_awaited = running.get(number) is task  # or else the connection has ended
+        if is_awaited:
+            del running[number]
         if task.cancelled():
+            if is_awaited:
+                self._fail(sender, number, CallProblem.CANCELLED, "the call was cancelled")
             return
         problem = task.exception()
         if problem is None:
@@ -211,9 +233,15 @@ class Rpc:
         elif isinstance(problem, Exception):
             self._handler_failed(sender, number, method, problem)
 
+    def _on_cancel(self, sender: NodeId, body: memoryview) -> None:
+        (number,) = _unpacked(_NUMBER, body)
+        task = self._running.get(sender, {}).get(number)
+        if task is not None:  # otherwise the answer is on its way
+            task.cancel()
+
     def _answer(self, to: NodeId, number: int, answer: Buffer) -> None:
         # Dropped when the connection has ended or its queue is full: the calling node's timeout covers that.
-        self._transport.send(to, ANSWER, [_ANSWER.pack(number), answer])
+        self._transport.send(to, ANSWER, [_NUMBER.pack(number), answer])
 
     def _handler_failed(self, to: NodeId, number: int, method: int, problem: Exception) -> None:
         if isinstance(problem, KafkaError):
@@ -237,7 +265,7 @@ class Rpc:
         for number in [number for number, call in self._calls.items() if call.node == node]:
             message = f"the connection with node {node} ended"
             self._fail_call(number, PeerCallFailed(CallProblem.PEER_LOST, message))
-        for task in self._running.pop(node, ()):
+        for task in self._running.pop(node, {}).values():
             task.cancel()
 
 
