@@ -233,3 +233,11 @@ async def test_cancelling_a_call_that_is_answered_already_does_nothing() -> None
         async with asyncio.timeout(PATIENCE_SECONDS):
             await ended.wait()
         assert await rpc_nodes.call(ECHO) == b"1 asked "
+
+
+async def test_a_call_whose_time_is_over_ends_at_the_other_node_if_it_may() -> None:
+    async with RpcNodes(most=1) as rpc_nodes:
+        call = rpc_nodes.one.rpc.start(NodeId(2), LATER, b"", 1, may_cancel=True)
+        with pytest.raises(PeerCallFailed, match="within 1 ms"):
+            await call
+        assert await rpc_nodes.call(ECHO) == b"1 asked ", "frames come in order"

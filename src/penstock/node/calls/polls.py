@@ -33,7 +33,10 @@ class Poll(NamedTuple, Generic[Q, R]):
     with_wait: Callable[[Q, int], Q]
     """The same request with another wait."""
     is_empty: Callable[[Q, R], bool]
-    """Whether the response only says that nothing has happened. Then the same request may be sent again."""
+    """Whether the response only says that nothing has happened. Then a request may be sent again."""
+    is_repeated: bool = True
+    """Whether the same request is sent again while it may not wait there. False: after an empty response its caller
+    asks for something else."""
 
 
 def _with_wait(request: Any, wait_ms: int) -> Any:
@@ -75,7 +78,11 @@ RECEIVE: Poll[ReceiveRequest, list[ReceivedBatch]] = Poll(
     lambda request: request.wait_ms, _with_wait, lambda request, received: not received
 )
 WATCH_SETTLEMENTS: Poll[WatchSettlements, SettlementOutcomes] = Poll(
-    lambda request: request.wait_ms, _with_wait, lambda request, answer: not answer.outcomes
+    lambda request: request.wait_ms,
+    _with_wait,
+    lambda request, answer: not answer.outcomes,
+    is_repeated=False,
 )
+"""A transaction that has ended makes it return, and the settlements of the queue are others by then."""
 CLIQUE_HEARTBEAT: Poll[CliqueHeartbeat, HeartbeatReply] = Poll(_heartbeat_wait_ms, _with_wait, _has_no_news)
 CLIQUE_TABLE: Poll[AskTable, TableAnswer] = Poll(lambda request: request.wait_ms, _with_wait, _is_known)

@@ -9,10 +9,10 @@ Requests and responses are MessagePack (`methods` names their types), or bytes a
 
 Limits: a body must fit `max_peer_frame_bytes`, both ways. At most half of `max_peer_calls` may be waiting calls for
 clients (`Method.for_clients`): otherwise they could keep a node from asking the controller. A quarter may be long polls
-(`Method.poll`), which leaves the other quarter to short calls for clients. A poll beyond that is not refused: it asks
-without a wait, pauses, and then waits there if it can by now, or else asks once more. So it may end empty before its
-time is over, and its caller asks again, as after any poll. Only a few calls of a method are sent in place of long polls
-at the same time (SUBSTITUTES_PART): thousands of polls must not take the calls of others.
+(`Method.poll`), which leaves the other quarter to short calls for clients. A poll beyond that is not refused: until one
+of the others ends, it asks for what there is now, once in POLL_PAUSE_SECONDS and when its time is over. So for its
+caller it waits all the same. Only a few calls of a method are sent in place of long polls at the same time
+(SUBSTITUTES_PART): thousands of polls must not take the calls of others.
 
 A call counts until it has ended (`Rpc`), also if its caller was cancelled meanwhile. A long poll of such a caller is
 cancelled at the other node.
@@ -128,42 +128,30 @@ class RemoteCalls:
         loop, share = asyncio.get_running_loop(), self._share(to.node)
         substitutes = share.substitutes[to.method.number]
         deadline = loop.time() + wait_ms / 1000
-        if share.polls >= share.most_polls:
+        empty: list[R] = []
+        while share.polls >= share.most_polls:
+            if not await _acquired(substitutes, min(wait_ms, to.method.answer_ms)):
+                if empty:
+                    return empty[0]
+                message = f"node {to.node} does not answer the requests of clients that wait for it"
+                raise Unanswered(to.absent, message, may_be_done=False)
+            if unwanted.is_set():
+                substitutes.release()
+                raise Unanswered(to.absent, "the request is no longer wanted", may_be_done=False)
             at_once = poll.with_wait(request, 0)
-            response = await self._substitute(to, at_once, substitutes, wait_ms, unwanted)
-            if unwanted.is_set() or not poll.is_empty(request, response):
+            response = await self._send(to, at_once, to.method.answer_ms, when_ended=substitutes.release)
+            if wait_ms == 0 or unwanted.is_set() or not poll.is_empty(request, response):
                 return response
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(deadline - loop.time(), POLL_PAUSE_SECONDS)):
                     await unwanted.wait()
                     return response
+            if not poll.is_repeated:
+                return response
+            empty = [response]
             wait_ms = max(0, int((deadline - loop.time()) * 1000))
-            if wait_ms == 0 or share.polls >= share.most_polls:
-                if substitutes.locked():
-                    return response
-                return await self._substitute(to, at_once, substitutes, wait_ms, unwanted)
         time_ms = to.method.answer_ms + wait_ms
         return await self._send(to, poll.with_wait(request, wait_ms), time_ms, is_poll=True)
-
-    async def _substitute(
-        self,
-        to: "_Recipient[Q, R]",
-        request: Q,
-        substitutes: asyncio.Semaphore,
-        wait_ms: int,
-        unwanted: asyncio.Event,
-    ) -> R:
-        """Asks in place of a long poll that has `wait_ms` left."""
-        try:
-            async with asyncio.timeout(min(wait_ms, to.method.answer_ms) / 1000):
-                await substitutes.acquire()
-        except TimeoutError:
-            message = f"node {to.node} does not answer the requests of clients that wait for it"
-            raise Unanswered(to.absent, message, may_be_done=False) from None
-        if unwanted.is_set():
-            substitutes.release()
-            raise Unanswered(to.absent, "the request is no longer wanted", may_be_done=False)
-        return await self._send(to, request, to.method.answer_ms, when_ended=substitutes.release)
 
     async def _send(
         self,
@@ -270,6 +258,15 @@ class RemoteCalls:
                 f"allows {self._max_bytes}"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+async def _acquired(semaphore: asyncio.Semaphore, wait_ms: int) -> bool:
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            await semaphore.acquire()
+    except TimeoutError:
+        return False
+    return True
 
 
 def encode(message: object) -> Buffer:

@@ -23,7 +23,7 @@ RETRY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.02
 LONGEST_DELAY_SECONDS = 0.2
 POLL_PAUSE_SECONDS = 1.0
-"""Between the two requests that are sent in place of a long poll that may not wait at the node that it asks (`remote`).
+"""Between two requests that are sent in place of a long poll that may not wait at the node that it asks (`remote`).
 There may be thousands of such polls."""
 
 NO_COORDINATOR = frozenset(

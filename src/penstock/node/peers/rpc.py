@@ -70,6 +70,7 @@ class _Call(NamedTuple):
     """Cancelled if its caller no longer waits for it."""
     timer: asyncio.TimerHandle
     when_ended: Callable[[], None]
+    may_cancel: bool
 
 
 class Rpc:
@@ -110,7 +111,8 @@ class Rpc:
         may_cancel: bool = False,
     ) -> "asyncio.Future[memoryview]":
         """The response to come, or an error as of `call`. PeerCallFailed: the call has not begun. `when_ended` is
-        called when it ends, also if the future was cancelled before. `may_cancel`: then its handler is cancelled."""
+        called when it ends, also if the future was cancelled before. `may_cancel`: the handler is cancelled if this
+        future is, or if its time is over."""
         asked = self._asked.get(node, 0)
         if asked >= self._most:
             raise PeerCallFailed(
@@ -121,7 +123,7 @@ class Rpc:
         if not self._transport.send(node, CALL, [_CALL.pack(number, method), *body]):
             raise PeerCallFailed(CallProblem.NOT_CONNECTED, f"node {node} cannot be reached now")
         timer = self._loop.call_later(timeout_ms / 1000, self._time_out, number, timeout_ms)
-        call = self._calls[number] = _Call(node, self._loop.create_future(), timer, when_ended)
+        call = self._calls[number] = _Call(node, self._loop.create_future(), timer, when_ended, may_cancel)
         self._asked[node] = asked + 1
         if may_cancel:
             call.answer.add_done_callback(lambda answer: self._cancel(number, answer))
@@ -167,7 +169,10 @@ class Rpc:
             answer.set_exception(problem)
 
     def _time_out(self, number: int, timeout_ms: int) -> None:
-        message = f"node {self._calls[number].node} did not answer within {timeout_ms} ms"
+        call = self._calls[number]
+        if call.may_cancel:
+            self._transport.send(call.node, CANCEL, _NUMBER.pack(number))
+        message = f"node {call.node} did not answer within {timeout_ms} ms"
         self._fail_call(number, PeerCallFailed(CallProblem.TIMED_OUT, message))
 
     def _on_answer(self, sender: NodeId, body: memoryview) -> None:
@@ -220,24 +225,26 @@ class Rpc:
 
     def _handled(self, sender: NodeId, number: int, method: int, task: "asyncio.Future[Buffer]") -> None:
         running = self._running.get(sender, {})
-        is_awaited = running.get(number) is task  # or else the connection has ended
+        is_awaited = running.get(number) is task  # or else it was cancelled, or the connection has ended
         if is_awaited:
             del running[number]
         if task.cancelled():
-            if is_awaited:
-                self._fail(sender, number, CallProblem.CANCELLED, "the call was cancelled")
             return
         problem = task.exception()
-        if problem is None:
+        if not is_awaited:
+            if problem is not None and not isinstance(problem, PenstockError):
+                log.error("a bug in answering method %d of node %d", method, sender, exc_info=problem)
+        elif problem is None:
             self._answer(sender, number, task.result())
         elif isinstance(problem, Exception):
             self._handler_failed(sender, number, method, problem)
 
     def _on_cancel(self, sender: NodeId, body: memoryview) -> None:
         (number,) = _unpacked(_NUMBER, body)
-        task = self._running.get(sender, {}).get(number)
+        task = self._running.get(sender, {}).pop(number, None)
         if task is not None:  # otherwise the answer is on its way
             task.cancel()
+            self._fail(sender, number, CallProblem.CANCELLED, "the call was cancelled")
 
     def _answer(self, to: NodeId, number: int, answer: Buffer) -> None:
         # Dropped when the connection has ended or its queue is full: the calling node's timeout covers that.
