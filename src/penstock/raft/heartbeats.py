@@ -23,6 +23,7 @@ Both sides must agree on what the receiver remembers. If they may not, they star
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -45,6 +46,13 @@ LeaseTime = Annotated[float, msgspec.Meta(gt=0, le=MAX_LEASE_S)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 FindGroup = Callable[[GroupId], Raft | None]
 Effects = list[tuple[GroupId, list[Effect]]]
+Decide = Callable[[GroupId, Callable[[], list[Effect]]], list[Effect]]
+"""Asks one group for its effects. The host's own keeps an exception of one group from the others: they have decided, so
+their effects must be carried out."""
+
+
+def decide(group: GroupId, question: Callable[[], list[Effect]]) -> list[Effect]:
+    return question()
 
 
 class Pair(NamedTuple):
@@ -171,7 +179,7 @@ class HeartbeatSender:
         self._reset = True
         self._answered = self._sequence
 
-    def receive(self, now: float, reply: HeartbeatReply, find: FindGroup) -> Effects:
+    def receive(self, now: float, reply: HeartbeatReply, find: FindGroup, decide: Decide = decide) -> Effects:
         """Tells the groups that the peer has answered. The effects are those of groups that step down."""
         sent_at = self._sent_at.pop(reply.sequence, None)
         if reply.session != self._session or sent_at is None:
@@ -181,7 +189,7 @@ class HeartbeatSender:
         if reply.resync:
             self.start_over()
             return []
-        effects = self._take_refusals(now, reply, find)
+        effects = self._take_refusals(now, reply, find, decide)
         if not is_next:
             self.start_over()
             return effects
@@ -191,7 +199,7 @@ class HeartbeatSender:
                 core.answered(sent_at, as_named(self.peer, pair.member), heartbeat.term)
         return effects
 
-    def _take_refusals(self, now: float, reply: HeartbeatReply, find: FindGroup) -> Effects:
+    def _take_refusals(self, now: float, reply: HeartbeatReply, find: FindGroup, decide: Decide) -> Effects:
         effects: Effects = []
         for group, term in reply.refused:
             member = self.peer
@@ -199,7 +207,7 @@ class HeartbeatSender:
                 member = as_named(self.peer, self._told.pop(group)[2].member)
             core = find(group)
             if core is not None:
-                effects.append((group, core.refused(now, member, term)))
+                effects.append((group, decide(group, partial(core.refused, now, member, term))))
         return [(group, some) for group, some in effects if some]
 
 
@@ -217,7 +225,7 @@ class HeartbeatReceiver:
         Pair)."""
 
     def receive(
-        self, now: float, frame: HeartbeatFrame, find: FindGroup
+        self, now: float, frame: HeartbeatFrame, find: FindGroup, decide: Decide = decide
     ) -> tuple[HeartbeatReply | None, Effects]:
         """The reply, None for a frame that came before, and the effects of the groups' cores."""
         if frame.session == self._session and frame.sequence <= self._sequence:
@@ -227,11 +235,11 @@ class HeartbeatReceiver:
         if frame.reset:
             self._covered.clear()
         self._session, self._sequence = frame.session, frame.sequence
-        effects = self._take_changes(now, frame, find)
-        refused = self._hear(now, frame.lease_s, find, effects)
+        effects = self._take_changes(now, frame, find, decide)
+        refused = self._hear(now, frame.lease_s, find, effects, decide)
         return HeartbeatReply(frame.session, frame.sequence, False, refused), effects
 
-    def _take_changes(self, now: float, frame: HeartbeatFrame, find: FindGroup) -> Effects:
+    def _take_changes(self, now: float, frame: HeartbeatFrame, find: FindGroup, decide: Decide) -> Effects:
         effects: Effects = []
         for group in frame.dropped:
             self._covered.pop(group, None)
@@ -241,11 +249,12 @@ class HeartbeatReceiver:
             core = self._addressee(find(heartbeat.group), heartbeat.member)
             if core is not None:
                 news = Heartbeat(heartbeat.term, heartbeat.commit_index, heartbeat.start_offset)
-                effects.append((heartbeat.group, core.step_heartbeat(now, leader, news)))
+                question = partial(core.step_heartbeat, now, leader, news)
+                effects.append((heartbeat.group, decide(heartbeat.group, question)))
         return [(group, some) for group, some in effects if some]
 
     def _hear(
-        self, now: float, lease_s: float | None, find: FindGroup, effects: Effects
+        self, now: float, lease_s: float | None, find: FindGroup, effects: Effects, decide: Decide
     ) -> list[tuple[GroupId, int]]:
         """The groups that did not take the heartbeat, each with its term."""
         refused: list[tuple[GroupId, int]] = []
@@ -257,7 +266,7 @@ class HeartbeatReceiver:
             elif not core.heard(now, leader, term, lease_s or core.settings.election_timeout_s):
                 refused.append((group, core.term))
             elif core.part.lost:
-                effects.append((group, core.plead()))
+                effects.append((group, decide(group, core.plead)))
         for group, _ in refused:
             del self._covered[group]
         return refused

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,10 +15,20 @@ from penstock.errors import DiskFull, ErrorCode, KafkaError, ProtocolViolation, 
 from penstock.log.writer import LogWriter
 from penstock.node import Node, Partition
 from penstock.node.replication.raft_driver import RaftDriver
-from penstock.raft import AppendControl, ControlKind, PersistHardState, Raft, RaftRefused
+from penstock.raft import (
+    AppendControl,
+    BrokenPromise,
+    ControlKind,
+    HeartbeatFrame,
+    PersistHardState,
+    Raft,
+    RaftRefused,
+)
+from penstock.raft.heartbeats import GroupHeartbeat, encode
 from penstock.types import NodeId, Replica
 
 PATIENCE_SECONDS = 20.0
+LATER_TERM = 50
 Act = Callable[[Node, Partition], None]
 
 
@@ -26,7 +38,7 @@ def run(act: Act) -> Partition:
     async def scenario() -> Partition:
         node = Node(NodeConfig(memory=True, kafka=Address("127.0.0.1", 1)))
         await node.start()
-        new_topic = NewTopic(name="t", topic_id=uuid4(), partitions=1)
+        new_topic = NewTopic(name="t", topic_id=uuid4(), partitions=2)
         await node.metadata.change(
             lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
         )
@@ -128,3 +140,69 @@ def test_a_refusal_of_the_core_reaches_the_caller_and_the_replica_goes_on(
         assert partition.serves
 
     assert run(act).offline_reason is None
+
+
+PEER = Replica(NodeId(9), 9)
+
+
+class PeerIsConnected:
+    """A transport with one peer, which drops what is sent to it."""
+
+    def connected(self) -> dict[NodeId, Any]:
+        return {PEER.node: SimpleNamespace(node=PEER.node, replica=PEER)}
+
+    def send(self, to: NodeId, kind: int, body: object) -> bool:
+        return False
+
+
+def heartbeat_of_a_later_term(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For both partitions."""
+    monkeypatch.setattr(node.storage.raft, "transport", PeerIsConnected())
+    rows = [GroupHeartbeat(node.leader("t", index).group, LATER_TERM, 0, 0) for index in (0, 1)]
+    frame = HeartbeatFrame(1, 1, True, rows, [])
+    node.storage.raft.on_heartbeat(PEER.node, memoryview(encode(frame)))
+
+
+def step_heartbeat(failing: RaftDriver, problem: Exception) -> Callable[..., object]:
+    original = Raft.step_heartbeat
+
+    def fails(core: Raft, *args: Any) -> object:
+        if core is failing.core:
+            raise problem
+        return original(core, *args)
+
+    return fails
+
+
+@pytest.mark.parametrize("problem", [BrokenPromise("both lead in term 50"), ZeroDivisionError("oh")])
+def test_a_heartbeat_that_breaks_one_group_takes_its_replica_offline_and_counts_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    others: list[Partition] = []
+
+    def act(node: Node, partition: Partition) -> None:
+        others.append(node.leader("t", 1))
+        monkeypatch.setattr(Raft, "step_heartbeat", step_heartbeat(partition.replica.consensus, problem))
+        heartbeat_of_a_later_term(node, monkeypatch)
+
+    assert str(problem) in str(run(act).offline_reason)
+    [other] = others
+    assert other.offline_reason is None
+    assert other.replica.consensus.core.saved.term == LATER_TERM
+
+
+def test_a_heartbeat_that_is_malformed_for_one_group_counts_for_the_others_and_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others: list[Partition] = []
+
+    def act(node: Node, partition: Partition) -> None:
+        others.append(node.leader("t", 1))
+        problem = ProtocolViolation("term 2^63")
+        monkeypatch.setattr(Raft, "step_heartbeat", step_heartbeat(partition.replica.consensus, problem))
+        with pytest.raises(ProtocolViolation):
+            heartbeat_of_a_later_term(node, monkeypatch)
+
+    assert run(act).offline_reason is None
+    [other] = others
+    assert other.replica.consensus.core.saved.term == LATER_TERM

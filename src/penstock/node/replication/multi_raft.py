@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import ProtocolViolation
+from penstock.errors import PenstockError, ProtocolViolation
 from penstock.node import frame_kinds
 from penstock.node.parts import Part
 from penstock.node.replication.hard_states import HardStates
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.node.peers import Buffer, Transport
-    from penstock.raft import GroupConfig
+    from penstock.raft import Effect, GroupConfig
 
 log = logging.getLogger("penstock.node")
 
@@ -313,22 +313,45 @@ class MultiRaft(Part):
             self.transport.send(replica.node, frame_kinds.HEARTBEAT, heartbeats.encode(frame))
 
     def on_heartbeat(self, sender: NodeId, body: memoryview) -> None:
+        """Heartbeats or replies of a peer, for many groups. Raises ProtocolViolation if one was malformed, when the
+        effects of the others have been carried out."""
+        broken: list[tuple[GroupId, Exception]] = []
+
+        def decide(group: GroupId, question: "Callable[[], list[Effect]]") -> "list[Effect]":
+            try:
+                return question()
+            except Exception as problem:  # noqa: BLE001 - below, when the other groups have had their turn
+                broken.append((group, problem))
+                return []
+
+        for group, effects in self._heard(sender, body, decide):
+            member = self._groups.get(group)  # the effects of one group may close another one
+            if member is not None:
+                member.carry_out(effects)
+        refused: PenstockError | None = None
+        for group, problem in broken:
+            member = self._groups.get(group)
+            try:
+                if member is not None:
+                    member.broke_off(problem)
+            except PenstockError as on_purpose:
+                refused = on_purpose
+        if refused is not None:
+            raise refused
+
+    def _heard(self, sender: NodeId, body: memoryview, decide: heartbeats.Decide) -> heartbeats.Effects:
         frame = heartbeats.decode(body)
         replica = self.transport.connected()[sender].replica
         if isinstance(frame, heartbeats.HeartbeatFrame):
             receiver = self._receivers.get(replica)
             if receiver is None:
                 receiver = self._receivers[replica] = heartbeats.HeartbeatReceiver(replica, self.me)
-            reply, effects = receiver.receive(self.now(), frame, self._cores.get)
+            reply, effects = receiver.receive(self.now(), frame, self._cores.get, decide)
             if reply is not None:
                 self.transport.send(sender, frame_kinds.HEARTBEAT, heartbeats.encode(reply))
-        else:
-            speaker = self._senders.get(replica)
-            effects = speaker.receive(self.now(), frame, self._cores.get) if speaker is not None else []
-        for group, some in effects:
-            member = self._groups.get(group)  # the effects of one group may close another one
-            if member is not None:
-                member.carry_out(some)
+            return effects
+        speaker = self._senders.get(replica)
+        return speaker.receive(self.now(), frame, self._cores.get, decide) if speaker is not None else []
 
 
 def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") -> dict[Replica, int]:

@@ -213,16 +213,22 @@ class RaftDriver:
             return
         try:
             effects = question(self._multi_raft.now())
-        except BrokenPromise as broken:
-            self.halt(broken)
-        except CorruptLog as rot:
-            self._host.damaged(rot)
-        except PenstockError:
-            raise
-        except Exception as bug:  # noqa: BLE001 - logged there
-            self._halt_by_bug("the group's decision broke off", bug)
+        except Exception as problem:  # noqa: BLE001 - sorted out in there
+            self.broke_off(problem)
         else:
             self.carry_out(effects)
+
+    def broke_off(self, problem: Exception) -> None:
+        """The core raised this instead of a decision. Raises it again if that was on purpose."""
+        match problem:
+            case BrokenPromise():
+                self.halt(problem)
+            case CorruptLog():
+                self._host.damaged(problem)
+            case PenstockError():
+                raise problem
+            case _:
+                self._halt_by_bug("the group's decision broke off", problem)
 
     def _halt_by_bug(self, what: str, bug: Exception) -> None:
         """The core and the log may not match any more, so claims of this replica cannot be trusted."""
