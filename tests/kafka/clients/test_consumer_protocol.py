@@ -16,12 +16,13 @@ from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
 QUICK = GroupSettings(
-    consumer_session_timeout_ms=6_000,
-    consumer_heartbeat_interval_ms=100,
+    consumer_session_timeout_ms=10_000,
+    consumer_heartbeat_interval_ms=400,
     consumer_assignment_interval_ms=100,
     offsets_topic_partitions=3,
 )
-"""Members learn of changes within a moment. The session leaves room for a busy machine."""
+"""Members learn of changes within a moment. The times leave room for a busy machine: at an interval of 100 ms,
+librdkafka disconnected when a heartbeat had no answer after 230 ms."""
 
 MEMBER = """
 import sys
