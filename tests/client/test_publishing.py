@@ -1,10 +1,11 @@
 """Publishing: acknowledged, in the background, deduplicated, delayed, and with an expiry."""
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock import Broker
 from penstock.client import Client, ClientError, Closed, PublishFailed, publishing
@@ -32,6 +33,45 @@ def test_publish_returns_partition_and_offset(client: Client, topic: str) -> Non
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
     assert second.offset == 1
     assert abs(second.timestamp_ms - datetime.now(UTC).timestamp() * 1000) < 60_000
+
+
+class BrokenProducer:
+    """Refuses messages at once, as librdkafka does after a fatal error, and tells the polling thread later why."""
+
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.refused = threading.Event()
+        self.told = False
+
+    def produce(self, *_: object, **__: object) -> None:
+        self.refused.set()
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def poll(self, timeout_s: float) -> int:
+        if not self.refused.wait(timeout_s) or self.told:
+            return 0
+        threading.Event().wait(0.05)  # long enough for the refusal to reach the caller first
+        self.told = True
+        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+
+    def flush(self, timeout_s: float) -> int:
+        return 0
+
+    def purge(self) -> None:
+        return None
+
+
+def test_a_message_that_librdkafka_refuses_after_a_fatal_error_fails_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publishing, "_Producer", BrokenProducer)
+    publisher = publishing.Publisher("127.0.0.1:9", {}, lambda *_: {}, lambda *_: None)
+    try:
+        with pytest.raises(PublishFailed) as failed:
+            publisher.offer(publishing.outgoing("orders", b"one", None, None, None))
+        assert failed.value.kafka_code == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        assert publisher.is_broken
+    finally:
+        publisher.close(SOON)
 
 
 def test_background_messages_are_stored_in_order(client: Client, topic: str) -> None:

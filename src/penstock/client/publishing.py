@@ -31,6 +31,8 @@ log = logging.getLogger("penstock.client")
 POLL_SECONDS: Final = 0.1
 ANY_PARTITION: Final = -1
 """librdkafka chooses one, by the key if there is one."""
+REASON_SECONDS: Final = 1.0
+"""librdkafka refuses messages after a fatal error at once, and tells the polling thread a moment later why."""
 FULL_PAUSE_SECONDS: Final = 0.005
 """Between two tries while librdkafka's queue is full (100,000 messages or a gigabyte, by default)."""
 
@@ -106,6 +108,8 @@ class Publisher:
         self._awaited: dict[Future[Stored], str] = {}
         """Messages without an answer, except those that their caller has given up, and their topics."""
         self._fatal: KafkaError | None = None
+        self._has_reason = threading.Event()
+        """Set with `_fatal`."""
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()
 
@@ -156,7 +160,7 @@ class Publisher:
             raise QueueFull from None
         except KafkaException as problem:
             self._awaited.pop(future, None)
-            raise _failed(topic, self._fatal or problem.args[0]) from None
+            raise _failed(topic, self._reason(problem.args[0])) from None
         return future
 
     def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
@@ -212,6 +216,11 @@ class Publisher:
         if self._is_closed:
             raise Closed("the client was closed")
 
+    def _reason(self, refusal: KafkaError) -> KafkaError:
+        if refusal.code() == KafkaError._FATAL:
+            self._has_reason.wait(REASON_SECONDS)
+        return self._fatal or refusal
+
     def _partition_of(self, message: OutgoingMessage) -> int | None:
         partitioning_id = message.partitioning_id
         if partitioning_id is None:
@@ -237,6 +246,7 @@ class Publisher:
             self._fatal = self._fatal or cause.args[0]
         if self._fatal is None:
             raise crash
+        self._has_reason.set()
         for future in list(self._awaited):
             topic = self._awaited.pop(future, "")
             if not future.done():
