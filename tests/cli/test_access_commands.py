@@ -235,6 +235,17 @@ def test_without_login_there_are_no_rules(cli: Callable[..., Result]) -> None:
         assert "`penstock serve --require-login`" in refused.stderr
 
 
+@pytest.mark.parametrize("messages", [1, 200_000], ids=["one", "more than librdkafka queues"])
+def test_produce_says_which_permission_is_missing(run: As, carol: str, unique: Unique, messages: int) -> None:
+    topic = unique("orders")
+    succeeded(run("admin", "topics", "create", topic))
+    succeeded(run("admin", "acls", "add", carol, "describe", "topic", topic))
+    result = run(carol, "produce", topic, stdin="x\n" * messages)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert f"it needs WRITE on the topic {topic}" in result.stderr
+
+
 # --- secrets
 
 

@@ -1,7 +1,7 @@
 """`penstock produce`: each line of stdin becomes a message."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import click
@@ -20,11 +20,15 @@ from penstock.cli.problem import Problem
 from penstock.client.admin import read_configs
 from penstock.client.arguments import DELAY, DELIVER_AT, MESSAGE_ID, MESSAGE_ID_BYTES_MAX, TTL
 from penstock.client.errors import ClientError, PublishFailed
+from penstock.client.kafka_errors import fatal_error
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
 from penstock.client.topic_rules import TopicRulesCache, UnsuitableTopic
 
 LINE_NUMBER = "{n}"
 QUEUE_FULL_WAIT_S = 0.1
+AFTER_A_FATAL_ERROR = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""Errors of messages when the producer has failed. Its own error, which comes a moment later, has the reason."""
+REASON_S = 1.0
 FLUSH_STEP_S = 0.5
 """librdkafka does not answer Ctrl-C while it waits, so it waits in steps."""
 
@@ -96,6 +100,8 @@ class Sender:
         self._bootstrap = connection.bootstrap
         self._topic = topic
         self._error: KafkaError | None = None
+        self._fatal: KafkaError | None = None
+        """Why librdkafka's producer takes no more messages."""
         self._producer: Producer = connection.producer(**settings)
         self._topics = TopicCache(self._producer, connection.bootstrap)
         self._rules = TopicRulesCache(
@@ -122,10 +128,10 @@ class Sender:
                 self._producer.produce(self._topic, value, key, to, self._delivered, headers=headers)
                 break
             except BufferError:
-                self._producer.poll(QUEUE_FULL_WAIT_S)
+                self._serve(lambda: self._producer.poll(QUEUE_FULL_WAIT_S))
             except KafkaException as failure:
-                raise explain(failure, f"sending to {self._topic}", self._bootstrap) from None
-        self._producer.poll(0)
+                self._error = self._error or failure.args[0]
+        self._serve(lambda: self._producer.poll(0))
         self.sent += 1
         self.sent_bytes += len(key or b"") + len(value or b"")
 
@@ -163,7 +169,9 @@ class Sender:
 
     def finish(self) -> None:
         """Waits until every message is acknowledged, or raises the first failure."""
-        while self._producer.flush(FLUSH_STEP_S):
+        while len(self._producer) and self._fatal is None:
+            # Not flush: it goes on after a fatal error, and then confluent-kafka may lose the reason.
+            self._serve(lambda: self._producer.poll(FLUSH_STEP_S))
             self._raise_failure()
         self._raise_failure()
 
@@ -171,11 +179,27 @@ class Sender:
         if error is not None and self._error is None:
             self._error = error
 
+    def _serve(self, wait: Callable[[], int]) -> int:
+        """Calls poll or flush, which raise an error that is fatal for the producer."""
+        try:
+            return wait()
+        except (KafkaException, SystemError) as crash:
+            self._fatal = self._fatal or fatal_error(crash)
+            if self._fatal is None:
+                raise
+            return 0
+
     def _raise_failure(self) -> None:
-        if self._error is not None:
-            self._producer.purge()
-            needs = {KafkaError.TOPIC_AUTHORIZATION_FAILED: f"WRITE on the topic {self._topic}"}
-            raise explain(self._error, f"sending to {self._topic}", self._bootstrap, needs)
+        error = self._fatal or self._error
+        if error is None:
+            return
+        if error.code() in AFTER_A_FATAL_ERROR:
+            self._serve(lambda: self._producer.poll(REASON_S))
+            error = self._fatal or error
+        self._producer.purge()
+        codes = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        needs = dict.fromkeys(codes, f"WRITE on the topic {self._topic}")
+        raise explain(error, f"sending to {self._topic}", self._bootstrap, needs)
 
 
 @click.command(

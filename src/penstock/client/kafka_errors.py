@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from penstock.client.errors import ClientError, Refused, Unreachable
 
@@ -48,6 +48,18 @@ UNREACHABLE_CODES: Final = frozenset(
 )
 
 _NO_HINTS: Final[Mapping[int, str]] = {}
+
+
+def fatal_error(crash: BaseException) -> KafkaError | None:
+    """The fatal error of a producer, which its poll and flush raise. None for another exception.
+
+    A SystemError comes if they were calling a callback meanwhile, as flush does when it fails all messages; sometimes
+    the reason is lost on the way."""
+    cause = crash if isinstance(crash, KafkaException) else crash.__cause__
+    if isinstance(cause, KafkaException):
+        error: KafkaError = cause.args[0]
+        return error
+    return KafkaError(KafkaError._FATAL) if isinstance(crash, SystemError) else None
 
 
 def client_error(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINTS) -> ClientError:

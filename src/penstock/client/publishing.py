@@ -22,7 +22,13 @@ from penstock.client.arguments import MESSAGE_ID, RecordHeaders, Text, as_bytes
 from penstock.client.confirmations import Confirmation
 from penstock.client.errors import ClientError, Closed, PublishFailed
 from penstock.client.forks import kept_in_child
-from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
+from penstock.client.kafka_errors import (
+    LIBRDKAFKA_LOG,
+    PUBLISHING_HINTS,
+    UNKNOWN_TOPIC_CODES,
+    client_error,
+    fatal_error,
+)
 from penstock.client.topic_cache import REACH_SECONDS, Explain, TopicCache
 from penstock.client.topic_rules import ReadConfigs, TopicRulesCache
 
@@ -241,9 +247,7 @@ class Publisher:
 
     def _break(self, crash: BaseException) -> None:
         """All messages that have no answer fail."""
-        cause = crash if isinstance(crash, KafkaException) else crash.__cause__
-        if isinstance(cause, KafkaException):
-            self._fatal = self._fatal or cause.args[0]
+        self._fatal = self._fatal or fatal_error(crash)
         if self._fatal is None:
             raise crash
         self._has_reason.set()
