@@ -125,6 +125,34 @@ def test_after_a_failed_flush_the_log_refuses_writes_and_serves_reads(sim: SimDi
         assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, config()))[:1] == [0]
 
 
+@pytest.mark.parametrize("pause", ["before the flush", "during the flush"])
+def test_a_process_that_starts_after_a_failed_flush_counts_nothing_that_was_lost(
+    sim: SimDisk, pause: str
+) -> None:
+    """The machine goes on, so its cache still shows the lost bytes. `during the flush`: others come while it runs, and
+    are still to be written."""
+    log = Log.open(sim, FOLDER, config())
+    append(log, b"flushed" * 100)
+    flush(log)
+    append(log, b"lost" * 500)
+    sim.fail_flush(".log")
+    ticket = log.flushes.begin()
+    assert ticket is not None
+    with pytest.raises(StorageError) as caught:
+        ticket.run()
+    if pause == "during the flush":
+        append(log, b"after the lost ones" * 100)
+    log.flushes.finish(ticket, caught.value)
+    sim.process_died()
+    again = Log.open(sim, FOLDER, config())
+    assert (offsets(again), again.flushed_offset) == ([0], 1)
+    append(again, b"in their place" * 100)
+    flush(again)
+    tidy(again)
+    for seed in range(20):
+        assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, config())) == [0, 1]
+
+
 def test_a_full_disk_refuses_appends_and_recovers_by_itself(sim: SimDisk) -> None:
     log = Log.open(sim, FOLDER, config(segment_bytes=4000))
     append(log, b"v" * 100)

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from penstock.errors import CorruptLog
+from penstock.errors import CorruptLog, StorageError
 from penstock.log import Log
+from penstock.log.checkpoint import Checkpoint
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, append, config, flush, offsets, tidy
@@ -220,6 +221,23 @@ def test_one_bad_slot_of_the_checkpoint_does_no_harm(sim: SimDisk) -> None:
         sim.flip_bit(f"{FOLDER}/checkpoint", position)
         assert offsets(Log.open(crashed(sim), FOLDER, SMALL, recover=False)) == list(range(10, 20))
         sim.flip_bit(f"{FOLDER}/checkpoint", position)
+
+
+def test_a_checkpoint_whose_flush_failed_does_not_count(sim: SimDisk) -> None:
+    log = filled(sim)
+    before = log.files.checkpoint_facts()
+    log.files.save_checkpoint_durably()
+    sim.fail_flush("checkpoint")
+    with pytest.raises(StorageError):
+        log.truncation.to_offset(Offset(3))
+    sim.process_died()
+    checkpoint = Checkpoint(sim, FOLDER)
+    assert checkpoint.load()
+    assert checkpoint.facts == before
+    again = Log.open(sim, FOLDER, config())
+    again.truncation.to_offset(Offset(3))
+    for seed in range(20):
+        assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, config())) == [0, 1, 2]
 
 
 def test_opening_after_a_clean_close_reads_no_batches(sim: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:

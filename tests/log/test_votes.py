@@ -245,6 +245,25 @@ def test_after_a_failed_flush_every_later_flush_fails(sim: SimDisk) -> None:
     assert store.failed is not None
 
 
+def test_a_vote_whose_flush_failed_is_not_known_to_the_next_process(sim: SimDisk) -> None:
+    """It was not saved, and the next process must not believe that it was: a power cut would take it away, and the
+    replica could vote again in the same term."""
+    store = VoteStore(sim, PATH)
+    put(store, 1, vote(1, 1))
+    store.flush()
+    put(store, 1, vote(2, 2))
+    sim.fail_flush("votes")
+    with pytest.raises(StorageError):
+        store.flush()
+    sim.process_died()
+    again = VoteStore(sim, PATH)
+    assert again.get(group(1)) == vote(1, 1)
+    put(again, 1, vote(2, 3))
+    again.flush()
+    for seed in range(10):
+        assert VoteStore(sim.after_power_cut(seed), PATH).get(group(1)) == vote(2, 3)
+
+
 def test_votes_may_be_put_while_another_thread_flushes(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     disk.make_dir("topics")

@@ -85,6 +85,9 @@ class FaultyFile:
     def load(self, position: int, count: int) -> None:
         self._file.load(position, count)
 
+    def forget_cached(self) -> None:
+        self._file.forget_cached()
+
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 

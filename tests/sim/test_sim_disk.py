@@ -120,6 +120,20 @@ def test_a_failed_flush_has_lost_the_pages_and_a_second_one_does_not_bring_them_
     assert outcomes(disk) == {b"a" * 512 + bytes(512)}
 
 
+def test_lost_bytes_are_seen_until_the_system_forgets_them_and_others_stay() -> None:
+    disk = written(b"a" * 512, b"b" * 1000)
+    disk.fail_flush("f")
+    file = disk.open("f")
+    with pytest.raises(StorageError):
+        file.flush()
+    file.append(b"c" * 1000)
+    disk.process_died()
+    assert disk.read_file("f") == b"a" * 512 + b"b" * 1000 + b"c" * 1000
+    disk.open("f").forget_cached()
+    # The sector at 1024 has bytes of both: it is still to be written.
+    assert disk.read_file("f") == b"a" * 512 + bytes(512) + b"b" * 488 + b"c" * 1000
+
+
 def test_a_write_without_space_is_undone() -> None:
     disk = written(b"a" * 100)
     disk.capacity = 150

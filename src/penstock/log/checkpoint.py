@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog
-from penstock.log.disk import SECTOR_SIZE, Disk
+from penstock.log.disk import SECTOR_SIZE, Disk, read_uncached
 from penstock.log.layout import CHECKPOINT_NAME, FORMAT_VERSION, check_format
 from penstock.types import NO_TERM
 
@@ -73,7 +73,7 @@ class Checkpoint:
     def load(self) -> bool:
         """Whether there is one. If both slots are unreadable, that is an error, unless the file was never written."""
         try:
-            data = self._disk.read_file(self.path)
+            data = read_uncached(self._disk, self.path)
         except FileNotFoundError:
             return False
         slots = [data[at : at + SECTOR_SIZE] for at in (0, SECTOR_SIZE)]

@@ -10,7 +10,7 @@ An implementation promises this, and no more:
  3. `append` writes all or raises: a short write is cut off again, so the file never ends with half a batch while this
     process runs.
  4. An error of `flush` is final: the system may have dropped the pages, and a second flush would falsely succeed. The
-    caller must not retry.
+    caller must not retry. Reads may show the lost bytes until `forget_cached`, also to a process that starts later.
  5. No space is `DiskFull`, no descriptor `TooManyOpenFiles`: nothing was done, and the same call may succeed later.
     Every other failure of a write, flush or name is `StorageError`. A flush fails for neither reason.
 
@@ -64,6 +64,11 @@ class File(Protocol):
         Once it has failed, it fails each time. The system tells a descriptor of a lost page once, so a second flush
         would report success: a thread's flush may fail while the event loop flushes the same file for a snapshot,
         which would then count lost bytes as flushed."""
+        ...
+
+    def forget_cached(self) -> None:
+        """Later reads find what is on stable storage, except for blocks of the file (of any size) in which bytes are
+        still to be written. After `flush` there are none."""
         ...
 
     def close(self) -> None:
@@ -135,6 +140,18 @@ class Disk(Protocol):
     def close(self) -> None:
         """Releases what the disk itself holds. It may be used again."""
         ...
+
+
+def read_uncached(disk: Disk, path: str) -> bytes:
+    """The content of a file as it is on stable storage, except for bytes that are still to be written. For small files
+    that are overwritten in place, and not after a failed flush: if an earlier process had one, the system may still
+    show what that process wrote, and would never write it. Raises FileNotFoundError."""
+    file = disk.open(path)
+    try:
+        file.forget_cached()
+        return file.read_at(0, file.size)
+    finally:
+        file.close()
 
 
 def replace_file(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:

@@ -97,8 +97,9 @@ How recovery reads it
      recovery scans the segment and rebuilds its indexes.
   4. From the snapshot's position on it reads every batch: length, CRC, consecutive offsets (rising ones, where
      compaction has been), term equal to the term last begun. This rebuilds indexes, terms, controls and producers.
+     Before it reads a segment with bytes above the line, it flushes the file and makes the system forget its cache:
+     after a failed flush the system may still show bytes that it has dropped. So what is read counts as flushed.
   5. At the first wrong byte: CorruptLog below the line; above it, recovery cuts the file and removes later segments.
-  6. It flushes the scanned bytes above the line: from here on they count as flushed.
   After a clean close the snapshot's position is the end of the last file, so recovery scans nothing.
 """
 

@@ -292,13 +292,9 @@ class Log:
             files.segments.active.load_index()
 
     def _complete_recovery(self, recovery: Recovery) -> None:
-        """Bytes that were read above the flushed point may be in memory only. From now on they count as flushed, so
-        they are flushed here."""
+        """The names of files may be in memory only. From now on they count as flushed, so they are flushed here."""
         files = self.files
-        unflushed = recovery.unflushed()
-        for segment in unflushed:
-            segment.file.flush()
-        if unflushed:
+        if recovery.has_unflushed_names():
             files.disk.sync_dir(files.path)
             files.disk.sync_dir(files.parent)
         known = recovery.checkpoint.facts

@@ -80,6 +80,9 @@ class MemoryFile:
     def flush(self) -> None:
         """Memory needs no flush."""
 
+    def forget_cached(self) -> None:
+        """Memory has no cache."""
+
     def close(self) -> None:
         """The disk holds the bytes, not the handle."""
 

@@ -6,6 +6,7 @@ import fcntl
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +27,9 @@ READ_AHEAD_BYTES = 128 * 1024
 """Linux reads files in pieces of this size by default, so one byte of each tells whether all are there."""
 LOAD_BYTES = 256 * 1024
 """The buffer of a load. The bytes go into the system's cache, and are not kept here."""
+
+_FORGET: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)
+"""macOS has no such advice: there, bytes that a failed flush lost are seen as long as they are in memory."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """fdatasync does not flush timestamps, but the size: enough to find the data again. macOS has only fsync."""
@@ -118,6 +122,13 @@ class OsFile:
                 # Never DiskFull, whatever the reason: bytes that a failed flush lost cannot be written again.
                 self._lost = StorageError(f"flush {self.path}: {problem.strerror}")
                 raise self._lost from problem
+
+    def forget_cached(self) -> None:
+        # The whole file: the kernel keeps bytes in blocks of up to some megabytes, and forgets only blocks that lie
+        # completely within the range. It is advice, and a file system that cannot follow it ignores it.
+        if _FORGET is not None:
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, 0, 0, _FORGET)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -302,6 +302,8 @@ class Recovery:
         if position == 0 and not self._enter_segment(segment, at):
             return False
         try:
+            if end and not self._is_promised(segment, end - 1):
+                self._see_the_disk(segment)
             for here, header, batch in scan(segment.file, position, end):
                 try:
                     self.state.replay(header, batch)
@@ -315,6 +317,14 @@ class Recovery:
         finally:
             self._scanned(segment)
         return True
+
+    def _see_the_disk(self, segment: Segment) -> None:
+        """Flushes the bytes above the line, which may be in memory only, and makes the system read them from the disk.
+        If a flush failed in a process that has ended, the system may have dropped bytes and still show them. Recovery
+        would count them as flushed, and a later power cut would make them look like rot."""
+        if self._repair:
+            segment.file.flush()
+        segment.file.forget_cached()
 
     def _enter_segment(self, segment: Segment, at: int) -> bool:
         """Whether this segment may follow the entries read so far; if not, the log ended before it."""
@@ -379,6 +389,6 @@ class Recovery:
         for segment in (*self.segments, *self.deleted):
             segment.close()
 
-    def unflushed(self) -> list[Segment]:
-        """Segments with bytes above the line: recovery has read them, but perhaps from the page cache only."""
-        return [s for s in self.segments if s.size and not self._is_promised(s, s.size - 1)]
+    def has_unflushed_names(self) -> bool:
+        """Whether a segment has bytes above the line: recovery has flushed these, but not the name of the segment."""
+        return any(s.size and not self._is_promised(s, s.size - 1) for s in self.segments)

@@ -30,6 +30,8 @@ that was never used may lack a file. Records count up to the first one with a wr
 one is the end, a torn tail, or bit rot. A batch is written only after the one before it was flushed. So it is bit rot
 if a good record follows whose batch began behind it, or if the head counts more records: CorruptLog. Else the rest was
 never flushed, and the store is rewritten without it. Everything that was read is flushed before the node uses it.
+The files are read from the disk, not from the system's cache: after a failed flush that may show a vote which was never
+saved, and a replica that counted it as saved could forget it.
 """
 
 import threading
@@ -40,7 +42,7 @@ from uuid import UUID
 
 from penstock.batch.checksum import crc32c
 from penstock.errors import CorruptLog, DiskFull, OutOfResources, StorageError
-from penstock.log.disk import SECTOR_SIZE, Disk, File
+from penstock.log.disk import SECTOR_SIZE, Disk, File, read_uncached
 from penstock.log.layout import FORMAT_VERSION, check_format
 from penstock.types import NO_TERM, GroupId, NodeId, Replica, Term
 
@@ -228,7 +230,7 @@ class VoteStore:
 
     def _read(self, path: str) -> bytes | None:
         try:
-            return self._disk.read_file(path)
+            return read_uncached(self._disk, path)
         except FileNotFoundError:
             return None
 

@@ -58,6 +58,7 @@ class ClusterWorld:
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
         self._random = self.random_for("world")
+        self._halts = self.random_for("halts")
         self.policy = self._draw_policy()
         self.topic_defaults = self.policy.topic_defaults()
         self.mix = self._draw_mix()
@@ -308,9 +309,6 @@ class ClusterWorld:
             self.kill(host)
 
     def kill(self, host: Host) -> None:
-        if host.lying:
-            self.power_cut(host)
-            return
         self._stop(host)
         self.wires.process_died(host)
         host.disk.process_died()
@@ -349,13 +347,17 @@ class ClusterWorld:
         return host is self._rotten
 
     def halted(self, host: Host, problem: str) -> None:
-        """The host could not start, or stopped for its disk: it starts again from the durable image."""
+        """The host could not start, or stopped for its disk. It starts again: the machine, or only the process."""
         self.tally.add("halts for a failed disk")
         self.scheduler.note(host.name, f"halts: {problem}")
         self.scheduler.after(0.0, None, self._restart_halted, host, host.life)
 
     def _restart_halted(self, host: Host, life: int) -> None:
-        if host.life == life:
+        if host.life != life:
+            return
+        if self._halts.random() < 0.5:
+            self.kill(host)
+        else:
             self.power_cut(host)
 
     def _stop(self, host: Host) -> None:

@@ -108,7 +108,6 @@ class ClusterFaults(FaultInjector[Host]):
         if (host := self._victim()) is not None and host.is_assembled:
             self._note("broken flush", host.name)
             host.disk.fail_flush(".log")
-            host.lying = True
 
     def _replaceable(self) -> Host | None:
         """One whose disk may be lost: at most once in a seed, where everybody is there and a majority stays."""

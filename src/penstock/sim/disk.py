@@ -77,6 +77,15 @@ class SimInode:
         self.dirty.clear()
         self.losses += 1
 
+    def forget_cached(self) -> None:
+        """The system reads again what it does not have to write: after a failed flush that is not the same."""
+        if not self.losses:
+            return
+        for sector in set(range(len(self.visible) // SECTOR_SIZE + 1)) - self.dirty:
+            start = sector * SECTOR_SIZE
+            size = len(self.visible[start : start + SECTOR_SIZE])
+            self.visible[start : start + size] = self.durable[start : start + size].ljust(size, b"\0")
+
     def write_back(self, random: Random) -> None:
         """The system writes a few dirty sectors of its own accord."""
         for sector in sorted(self.dirty):
@@ -164,6 +173,10 @@ class SimFile:
         if self.inode.losses > self._losses:
             raise StorageError(f"flush {self.path}: Input/output error")
         self.inode.flush()
+
+    def forget_cached(self) -> None:
+        self._check_open()
+        self.inode.forget_cached()
 
     def close(self) -> None:
         self.closed = True

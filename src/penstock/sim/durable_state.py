@@ -4,6 +4,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.log.disk import SECTOR_SIZE
 from penstock.sim.disk import SimDisk
 from penstock.sim.entries import LOG_SUFFIX, Entry
 from penstock.types import GroupId, Replica
@@ -16,6 +17,10 @@ VOTES_PATHS = ("meta/votes.0", "meta/votes.1")
 _GROUP = Struct(">16si")
 _VOTE = Struct(">qiQ")
 """The middle of a record in the store of votes: topic and partition; then term, node, incarnation."""
+
+
+_SLOT = Struct(">8xq8xqq")
+"""Of a slot of the checkpoint: sequence, first_base and start_controls. An unwritten slot has zeros."""
 
 
 class DiskFinder(Protocol):
@@ -62,7 +67,7 @@ def _is_in(disk: SimDisk, folder: str, entry: Entry) -> bool:
     names = [name for name in disk.durable_names(folder) if name.endswith(LOG_SUFFIX)]
     bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]
     number = bisect_right(bases, entry.offset)
-    if bases and number == 0:
+    if bases and (number == 0 or entry.end <= _first_index(disk, folder, bases[0])):
         # The prefix with this entry is deleted, which only happens to committed entries.
         return True
     # A control entry may be at the end of the segment before.
@@ -70,3 +75,12 @@ def _is_in(disk: SimDisk, folder: str, entry: Entry) -> bool:
         entry.data in disk.durable_content(f"{folder}/{name}")
         for name in reversed(names[max(number - 2, 0) : number])
     )
+
+
+def _first_index(disk: SimDisk, folder: str, first_base: int) -> int:
+    """Raft's index of the first entry in the log's files, as the durable checkpoint says; 0 if it says nothing. Control
+    entries at the end of a deleted prefix have the offset with which the files begin."""
+    content = disk.durable_content(f"{folder}/checkpoint")
+    slots = [_SLOT.unpack_from(content, at) for at in range(0, len(content), SECTOR_SIZE)]
+    _, base, controls = max(slots, default=(0, 0, 0))
+    return base + controls if base == first_base else 0

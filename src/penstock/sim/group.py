@@ -59,6 +59,7 @@ class GroupWorld:
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
         self._random = self.random_for("world")
+        self._halts = self.random_for("halts")
         self.mix = draw(self.random_for("weather"))
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
         self.tally = EventCounts()
@@ -184,16 +185,21 @@ class GroupWorld:
             self.kill(machine)
 
     def kill(self, machine: Machine) -> None:
-        """The process dies and the machine keeps running: nothing is lost unless a flush had failed before."""
-        if machine.lying:
-            self.power_cut(machine)
-            return
+        """The process dies and the machine keeps running: nothing is lost unless a flush had failed before. Even then
+        the system may still show what is lost."""
         self._stop(machine)
         machine.disk.process_died()
 
     def power_cut(self, machine: Machine) -> None:
         self._stop(machine)
         machine.lose_power()
+
+    def restart_halted(self, machine: Machine) -> None:
+        """The machine starts again, or only the process: then the system may still show bytes that the disk lost."""
+        if self._halts.random() < 0.5:
+            self.kill(machine)
+        else:
+            self.power_cut(machine)
 
     def wipe(self, machine: Machine) -> None:
         """It will come back as another replica."""
@@ -226,10 +232,10 @@ class GroupWorld:
             self.replace_disk(machine)
             machine.start()
         except StorageError:
-            # Its disk fails while it starts: it loses power and starts again from the durable image.
+            # Its disk fails while it starts.
             self.tally.add("halts for a failed disk")
             machine.running = True
-            self.power_cut(machine)
+            self.restart_halted(machine)
             return
         self.witness.look(machine)
 

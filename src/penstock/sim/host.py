@@ -71,7 +71,7 @@ class Host(SimMachine):
     # --- life
 
     def start(self) -> None:
-        self.running, self.ready, self.lying = True, False, False
+        self.running, self.ready = True, False
         self._watched = {}
         self._cut_at, self.disk.on_operation = None, self._at_operation
         self.loop = NodeLoop(  # type: ignore[abstract]  # sockets, signals and processes are missing on purpose

@@ -15,8 +15,6 @@ class SimMachine(Process):
         self.disk = SimDisk(random.getrandbits(32))
         self.running = False
         self.slow_until = 0.0
-        self.lying = False
-        """A flush failed here: the page cache differs from the disk."""
 
     def lose_power(self) -> None:
         """Its process is dead already."""

@@ -119,7 +119,6 @@ class Machine(SimMachine):
         self.world.scheduler.after(HOUSEKEEPING_S, self, self._tidy)
 
     def _reset(self) -> None:
-        self.lying = False
         self._flushing = False
         self._saving = False
         self._persists: list[PersistHardState] = []
@@ -248,10 +247,10 @@ class Machine(SimMachine):
         self.world.tally.add("prefixes installed")
 
     def _halt(self, problem: StorageError) -> None:
-        """Takes the machine down, as for a failed disk; it comes back with the durable image."""
+        """Its disk failed."""
         self.world.scheduler.note(self.name, f"halts: {problem}")
         self.world.tally.add("halts for a failed disk")
-        self.world.power_cut(self)
+        self.world.restart_halted(self)
 
     # --- messages
 
@@ -361,7 +360,6 @@ class Machine(SimMachine):
         try:
             ticket.run()
         except StorageError as problem:
-            self.lying = True
             error = problem
         self.world.scheduler.after(rest_s, self, self._finish_flush, ticket, error)
 
