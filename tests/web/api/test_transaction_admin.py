@@ -1,5 +1,7 @@
 """Transactions over HTTP, for operators: which are open, and aborting one. Real producers have opened them."""
 
+import asyncio
+import queue
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,8 +14,10 @@ from confluent_kafka import KafkaException, Producer
 from penstock import Broker
 from penstock.errors import ErrorCode, Unanswered
 from penstock.kafka.wire import ApiKey
-from penstock.node.calls import methods
+from penstock.node.calls import methods, retry
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
+from penstock.node.calls.messages.transactions import WriteMarkers
+from penstock.node.transactions import manager
 from penstock.types import Caller
 from tests.web.api.secured import PASSWORDS, caller, code
 
@@ -74,6 +78,45 @@ def test_an_aborted_transaction_is_gone_and_its_producer_is_fenced(
     with pytest.raises(KafkaException):
         producer.commit_transaction(SECONDS)
     assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (409, "not_open")
+
+
+def test_an_abort_waits_for_markers_that_take_longer_than_usual(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator does not wait for them here. It has aborted, and says CONCURRENT_TRANSACTIONS."""
+    monkeypatch.setattr(manager, "BUSY_SECONDS", 0.0)
+    name = unique("billing")
+    producer = begin(broker, name, unique("orders"))
+    aborted = http.post(f"/v1/transactions/{name}/abort", json={})
+    assert (aborted.status_code, aborted.json()) == (200, {"transactional_id": name})
+    assert name not in open_ids(http)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(SECONDS)
+
+
+def test_an_abort_whose_markers_cannot_be_written_says_where(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, topic = unique("billing"), unique("orders")
+    begin(broker, name, topic)
+    service: Any = broker._thread.service
+    handlers = service.node.calls._handlers
+    may_write, release = asyncio.Event(), queue.Queue[Callable[[], object]]()
+
+    async def hold(handle: Any, caller: Caller, request: WriteMarkers) -> Any:
+        release.put(partial(asyncio.get_running_loop().call_soon_threadsafe, may_write.set))
+        await may_write.wait()
+        return await handle(caller, request)
+
+    number = methods.WRITE_MARKERS.number
+    monkeypatch.setitem(handlers, number, partial(hold, handlers[number]))
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.2)
+    refused = http.post(f"/v1/transactions/{name}/abort", json={})
+    release.get(timeout=SECONDS)()
+    assert code(refused) == (503, "concurrent_transactions")
+    assert f"the transaction of '{name}' is aborted" in refused.json()["error"]["message"]
+    assert f"{topic}: [0]" in refused.json()["error"]["message"]
+    until_gone(http, name)
 
 
 def test_an_abort_whose_answer_is_lost_is_not_sent_again(

@@ -20,6 +20,8 @@ from penstock.web.api.transactions import OwnerParams, TransactionalIdName
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 ABORTABLE = "Ongoing"
+ABORTING = "PrepareAbort"
+COMMITTED = ("PrepareCommit", "CompleteCommit")
 IDS_PER_REQUEST = 500
 """Transactional ids that are described at once."""
 
@@ -148,16 +150,39 @@ class TransactionAdminApi:
     # --- changes
 
     async def abort_transaction(self, call: Call[OwnerParams, AbortBody]) -> AbortedTransaction:
-        """The coordinator aborts when a new producer takes over the id, and fences the old one: Kafka's protocol has no
-        other request for it."""
+        """Returns when the transaction has ended. The coordinator aborts it when a new producer takes over the id, and
+        fences the old one: Kafka's protocol has no other request for it."""
         name = call.params.transactional_id
         found = await self._find(call.client, name)
         _check_abortable(found, call.body.start_ms)
-        taken = await call.client.ask_role(
-            TransactionCoordinatorOf(name),
+        await self._abort(call.client, found)
+        return AbortedTransaction(transactional_id=name)
+
+    async def _abort(self, client: InnerClient, found: TransactionFacts) -> None:
+        """CONCURRENT_TRANSACTIONS has two meanings here: the coordinator has decided to abort and is still writing the
+        markers, or it has not, because a request of the old producer is being carried out. So the state is looked at
+        before anything is asked again: by then the id may have another producer, whose transaction a second request
+        would abort."""
+        retry, now = self._node.calls.retry(), found
+        code = await self._take_over(client, found)
+        while code is ErrorCode.CONCURRENT_TRANSACTIONS and not retry.is_over:
+            await retry.pause()
+            now = await self._find(client, found.transactional_id)
+            if now.state in COMMITTED:
+                _check_abortable(now, None)
+            if now.start_ms != found.start_ms:
+                return
+            if now.state == ABORTABLE:
+                code = await self._take_over(client, found)
+        if code:
+            raise KafkaError(code, _not_aborted(now))
+
+    async def _take_over(self, client: InnerClient, found: TransactionFacts) -> ErrorCode:
+        taken = await client.ask_role(
+            TransactionCoordinatorOf(found.transactional_id),
             ApiKey.INIT_PRODUCER_ID,
             initialised.InitProducerIdRequest(
-                transactional_id=name,
+                transactional_id=found.transactional_id,
                 transaction_timeout_ms=found.timeout_ms,
                 producer_id=-1,
                 producer_epoch=-1,
@@ -165,9 +190,7 @@ class TransactionAdminApi:
             initialised.InitProducerIdResponse,
             lambda answer: answer.error_code,
         )
-        if taken.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(taken.error_code), f"the transaction of {name!r} could not be aborted")
-        return AbortedTransaction(transactional_id=name)
+        return ErrorCode(taken.error_code)
 
 
 def _unknown(name: str) -> Problem:
@@ -183,3 +206,11 @@ def _check_abortable(found: TransactionFacts, start_ms: int | None) -> None:
     if start_ms is not None and start_ms != found.start_ms:
         message = f"the transaction has ended, and {name!r} has begun another one"
         raise Problem(409, "another_transaction", message, "start_ms")
+
+
+def _not_aborted(now: TransactionFacts) -> str:
+    name = now.transactional_id
+    if now.state != ABORTING:
+        return f"the transaction of {name!r} could not be aborted"
+    missing = ", ".join(f"{one.topic}: {one.partitions}" for one in now.topics)
+    return f"the transaction of {name!r} is aborted, but the marker is not written yet in {missing}"
