@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, UnknownFormat
+from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, StorageError, UnknownFormat
 from penstock.log import DataFolder, Disk, Log
 from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
@@ -151,6 +151,23 @@ def test_a_folder_of_an_older_version_gets_an_incarnation(disk: Disk) -> None:
     assert folder.founders == (Replica(ONE, folder.incarnation),)
     folder.release()
     assert DataFolder.open(disk, node_id=ONE).incarnation == folder.incarnation
+
+
+def test_a_cluster_whose_flush_failed_does_not_count_for_the_next_process() -> None:
+    """Otherwise the node would work in that cluster, and not know it any more after a power cut."""
+    disk = SimDisk(1)
+    folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    founders = [Replica(ONE, folder.incarnation)]
+    disk.fail_flush("identity")
+    with pytest.raises(StorageError):
+        folder.found("mine", founders)
+    disk.process_died()
+    again = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    assert again.cluster_id == ""
+    again.found("mine", founders)
+    for seed in range(10):
+        after = DataFolder.open(disk.after_power_cut(seed), node_id=ONE, wait_for_cluster=True)
+        assert after.cluster_id == "mine"
 
 
 def test_a_folder_without_a_cluster_gets_the_id_of_the_cluster_that_it_joins(disk: Disk) -> None:

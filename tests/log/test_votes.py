@@ -1,5 +1,6 @@
 """Terms and votes: flushed ones survive power cuts, full disks and damage, or the damage is reported."""
 
+import os
 import threading
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from penstock.log import Disk, SavedVote, VoteStore
 from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 from penstock.types import GroupId, NodeId, Replica, Term
+from tests.log.tools import pread_with_a_bad_sector
 
 PATH = "topics/votes"
 
@@ -262,6 +264,22 @@ def test_a_vote_whose_flush_failed_is_not_known_to_the_next_process(sim: SimDisk
     again.flush()
     for seed in range(10):
         assert VoteStore(sim.after_power_cut(seed), PATH).get(group(1)) == vote(2, 3)
+
+
+def test_votes_behind_a_bad_sector_are_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store would be rewritten without them, and the replica could vote again in the same term."""
+    disk = OsDisk(tmp_path)
+    disk.make_dir("topics")
+    store = VoteStore(disk, PATH)
+    for number in range(200):
+        put(store, number, vote(1, 1))
+        store.flush()
+    size = max(disk.size(f"topics/{name}") for name in disk.list_dir("topics"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", pread_with_a_bad_sector(size // 2))
+        with pytest.raises(StorageError, match="Input/output error"):
+            VoteStore(disk, PATH)
+    assert VoteStore(disk, PATH).get(group(199)) == vote(1, 1)
 
 
 def test_votes_may_be_put_while_another_thread_flushes(tmp_path: Path) -> None:

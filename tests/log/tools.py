@@ -1,6 +1,8 @@
 """Helpers for the tests of the log: batches to write, and functions that read a whole log."""
 
-from collections.abc import Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator
 
 from penstock.batch import (
     BatchHeader,
@@ -162,3 +164,15 @@ def committed_view(log: Log, offset: int, end_offset: int, max_bytes: int = 300)
                 seen += [record for record in read_records(content) if record.offset >= offset]
         offset = behind
     return seen
+
+
+def pread_with_a_bad_sector(at: int) -> Callable[[int, int, int], bytes]:
+    """Reads as Linux does: up to the sector without an error, and not from it on."""
+    read = os.pread
+
+    def pread(fd: int, count: int, position: int) -> bytes:
+        if position >= at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, min(count, at - position), position)
+
+    return pread

@@ -28,7 +28,7 @@ import msgspec
 
 from penstock.batch.checksum import crc32c
 from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, StorageError, UnknownFormat
-from penstock.log.disk import SECTOR_SIZE, Disk, Lock
+from penstock.log.disk import SECTOR_SIZE, Disk, Lock, read_uncached
 from penstock.log.layout import DELETED_SUFFIX
 from penstock.types import NodeId, Replica, Term
 
@@ -211,7 +211,7 @@ def _check_founding(cluster_id: str, founders: Sequence[Replica]) -> None:
 
 def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Identity:
     try:
-        data = disk.read_file(IDENTITY_PATH)
+        data = read_uncached(disk, IDENTITY_PATH)
     except FileNotFoundError:
         raise CorruptLog(IDENTITY_PATH, 0, "the node's identity is missing") from None
     if int.from_bytes(data[:CRC_SIZE], "big") != crc32c(data[CRC_SIZE:]):

@@ -37,7 +37,7 @@ class File(Protocol):
     """Bytes in the file, as this process sees it."""
 
     def read_at(self, position: int, count: int) -> bytes:
-        """At most `count` bytes; fewer only where the file ends."""
+        """At most `count` bytes; fewer only where the file ends. A bad sector within them is a StorageError."""
         ...
 
     def is_cached(self, position: int, count: int) -> bool:
@@ -67,8 +67,9 @@ class File(Protocol):
         ...
 
     def forget_cached(self) -> None:
-        """Later reads find what is on stable storage, except for blocks of the file (of any size) in which bytes are
-        still to be written. After `flush` there are none."""
+        """Later reads find what is on stable storage, as far as the system can forget: not blocks of the file (of any
+        size) in which bytes are still to be written, of which there are none after `flush`, and nothing that another
+        program has mapped into its memory."""
         ...
 
     def close(self) -> None:

@@ -52,7 +52,10 @@ class OsFile:
 
     def read_at(self, position: int, count: int) -> bytes:
         try:
-            return os.pread(self._fd, count, position)
+            data = os.pread(self._fd, count, position)
+            if len(data) < count and position + len(data) < self.size:
+                data += self._read_rest(position + len(data), count - len(data))
+            return data
         except OSError as problem:
             _raise(problem, "read", self.path)
 
@@ -134,6 +137,15 @@ class OsFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _read_rest(self, position: int, count: int) -> bytes:
+        """The system ends a read before a bad sector without an error, and fails only the read that begins there. A
+        caller that took the first bytes for the whole file would forget votes, or cut off a log."""
+        parts: list[bytes] = []
+        while part := os.pread(self._fd, count, position):
+            parts.append(part)
+            position, count = position + len(part), count - len(part)
+        return b"".join(parts)
 
     def _write_rest(self, data: Buffer | Sequence[Buffer], start: int, written: int) -> None:
         """A nearly full disk, a quota or the 2 GiB limit of one call causes a short write."""
