@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.config import Address, Limits
-from penstock.errors import DiskFull, ErrorCode, KafkaError, NotExecuted, Unanswered
+from penstock.errors import CorruptLog, DiskFull, ErrorCode, KafkaError, NotExecuted, Unanswered
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.node.calls import BROKER, AtNode, Calls, ClusterChanges, Directory, methods
@@ -130,15 +130,25 @@ async def test_a_refusal_is_raised_where_the_request_was_made(kind: type[KafkaEr
 
 @pytest.mark.parametrize(
     ("problem", "code"),
-    [(DiskFull("no space"), ErrorCode.KAFKA_STORAGE_ERROR), (ZeroDivisionError("bug"), -1)],
+    [
+        (DiskFull("no space"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (CorruptLog("t-0", 5, "no batch"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (ZeroDivisionError("bug"), -1),
+    ],
 )
-async def test_an_error_of_the_other_node_is_raised_with_its_reason(problem: Exception, code: int) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_error_of_the_other_node_is_raised_with_its_reason(
+    problem: Exception, code: int, at_once: bool
+) -> None:
     here, there, _ = two_nodes()
 
-    async def fail(caller: Caller, request: CreateTopic) -> None:
+    def fail(caller: Caller, request: CreateTopic) -> None:
         raise problem
 
-    there.serve(methods.CREATE_TOPIC, fail)
+    async def fail_later(caller: Caller, request: CreateTopic) -> None:
+        raise problem
+
+    there.serve(methods.CREATE_TOPIC, fail if at_once else fail_later)
     with pytest.raises(KafkaError, match=str(problem)) as caught:
         await here.ask(AtNode(THERE), methods.CREATE_TOPIC, CreateTopic("t"), caller=BROKER)
     assert caught.value.code == code

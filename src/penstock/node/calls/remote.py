@@ -224,7 +224,10 @@ class RemoteCalls:
                 raise NotExecuted(
                     ErrorCode.INVALID_REQUEST, f"{method.name} from node {sender}: {wrong}"
                 ) from wrong
-            response = answer(method, caller, request)
+            try:
+                response = answer(method, caller, request)
+            except (StorageError, CorruptLog) as problem:
+                raise _storage_error(problem) from problem
             return (
                 self._encoded_later(response) if isinstance(response, Awaitable) else self._encoded(response)
             )
@@ -235,7 +238,7 @@ class RemoteCalls:
         try:
             return self._encoded(await response)
         except (StorageError, CorruptLog) as problem:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
+            raise _storage_error(problem) from problem
 
     def _encoded(self, response: object) -> Buffer:
         body = encode(response)
@@ -292,6 +295,11 @@ def _decoder(kind: Any) -> Callable[[memoryview], Any]:
     if isinstance(kind, type) and issubclass(kind, WireMessage):
         return kind.from_wire
     return msgspec.msgpack.Decoder(kind).decode
+
+
+def _storage_error(problem: StorageError | CorruptLog) -> KafkaError:
+    """The caller hears of a full or failing disk here what it would hear of its own."""
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
 
 
 def _pack_caller(caller: Caller) -> bytes:
