@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.node import Node, Partition, housekeeping
+from penstock.node.access import first_user
+from penstock.node.access.first_user import FirstUser
+from penstock.node.cliques import tables
+from penstock.node.cliques.coordinators import CliqueCoordinators
+from penstock.node.cliques.tables import CliqueTables
 from penstock.node.housekeeping import Housekeeping
 from penstock.node.replication import reconciler
 from penstock.node.replication.reconciler import ReplicaReconciler
@@ -130,6 +136,38 @@ def test_checks_of_subscriptions(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         session, _ = await subscriptions.attach(request)
         await faulty.wait()
         await subscriptions.detach(session)
+
+    play(scenario, caplog)
+
+
+def test_following_the_table_of_a_clique(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tables, "PAUSE_SECONDS", SOON_SECONDS)
+
+    async def scenario(node: Node, faulty: Faulty) -> None:
+        class Coordinators:
+            async def table(self, *_: object, **__: object) -> None:
+                faulty()
+
+        following = CliqueTables(cast(CliqueCoordinators, Coordinators()), node.queues.manager)
+        watch = following.watch("pricing", lambda: None)
+        await faulty.wait()
+        watch.close()
+        await following.stop()
+
+    play(scenario, caplog)
+
+
+def test_making_the_first_user(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(first_user, "LOOK_SECONDS", SOON_SECONDS)
+
+    async def scenario(node: Node, faulty: Faulty) -> None:
+        monkeypatch.setattr(FirstUser, "_make", faulty.call)
+        making = FirstUser(node.metadata, {}, lambda user, password: None)
+        task = asyncio.ensure_future(making._wait())
+        await faulty.wait()
+        task.cancel()
 
     play(scenario, caplog)
 

@@ -14,10 +14,11 @@ from penstock.cluster import STATE_TOPIC, NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
-from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
+from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.node.queues import driver as drivers
 from penstock.node.queues.failures import Failure
 from penstock.node.replication.partition import Partition
+from penstock.node.scheduling import retry_backoff
 from penstock.node.scheduling.clock import Clock
 from penstock.queue import QueueKey
 from penstock.queue.values import AckKind, DeadLetterRange

@@ -8,9 +8,11 @@ import pytest
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues.driver import QueueDriver
-from penstock.node.queues.retry_backoff import RetryBackoff
+from penstock.node.queues.failures import Failures
 from penstock.node.queues.state_saver import StateSaver
 from penstock.node.queues.transaction_settler import TransactionSettler
+from penstock.node.scheduling import retry_backoff
+from penstock.node.scheduling.retry_backoff import RetryBackoff
 
 NO_LEADER = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")
 PATIENCE_SECONDS = 20.0
@@ -42,13 +44,13 @@ def test_the_pause_after_a_trouble_does_not_grow_with_troubles_that_are_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    after = RetryBackoff.after
+    next_seconds = RetryBackoff.next_seconds
 
-    def noted(backoff: RetryBackoff, trouble: Exception) -> float:
-        pauses.append(after(backoff, trouble))
+    def noted(backoff: RetryBackoff) -> float:
+        pauses.append(next_seconds(backoff))
         return 0.0
 
-    monkeypatch.setattr(RetryBackoff, "after", noted)
+    monkeypatch.setattr(RetryBackoff, "next_seconds", noted)
 
     async def scenario() -> None:
         driver = Driver(key=SimpleNamespace(group_id="jobs"), partition=SimpleNamespace(name="t-0"))
@@ -60,3 +62,56 @@ def test_the_pause_after_a_trouble_does_not_grow_with_troubles_that_are_over(
     asyncio.run(scenario())
     assert pauses == [1, 1, 1, 1]
     assert len(caplog.records) == 4
+
+
+def test_a_bug_in_the_end_of_one_settlement_stops_neither_the_others_nor_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
+    ended: list[bytes] = []
+
+    def end(settler: TransactionSettler, suffix: bytes, failures: Failures, *, commit: bool) -> None:
+        ended.append(suffix)
+        if ended.count(b"one") <= 2 and suffix == b"one":
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(TransactionSettler, "_end", end)
+
+    class Saver:
+        async def watch_settlements(self, suffixes: list[bytes]) -> list[tuple[bytes, bool]]:
+            return [(suffix, True) for suffix in suffixes]
+
+    async def scenario() -> None:
+        driver = Driver(key=SimpleNamespace(group_id="jobs"), partition=SimpleNamespace(name="t-0"))
+        settler = TransactionSettler(cast(QueueDriver, driver), cast(StateSaver, Saver()))
+        settler.follow([b"one", b"two"])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await settler.stopped()
+
+    asyncio.run(scenario())
+    assert ended == [b"one", b"two", b"one", b"one"]
+    assert len(caplog.records) == 2
+
+
+def test_a_bug_in_waiting_for_transactions_does_not_end_the_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
+    faulty = iter([True, True, False])
+
+    class Saver:
+        async def watch_settlements(self, suffixes: list[bytes]) -> list[tuple[bytes, bool]]:
+            if next(faulty):
+                raise ZeroDivisionError
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, "another driver")
+
+    async def scenario() -> None:
+        driver = Driver(key=SimpleNamespace(group_id="jobs"), partition=SimpleNamespace(name="t-0"))
+        settler = TransactionSettler(cast(QueueDriver, driver), cast(StateSaver, Saver()))
+        settler.follow([b"one"])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await settler.stopped()
+        assert driver.ended is not None
+
+    asyncio.run(scenario())
+    assert [line.exc_info is not None for line in caplog.records] == [True, True]

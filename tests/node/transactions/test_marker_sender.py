@@ -12,8 +12,18 @@ from penstock.node import Node, Partition
 from penstock.node.calls import BROKER, AtNode, methods
 from penstock.node.calls.messages.transactions import Marker, WriteMarkers, WrittenMarkers
 from penstock.node.replication.leaders import Leadership
+from penstock.node.scheduling import retry_backoff
 from penstock.node.transactions.led_partitions import LedPartitions
-from penstock.transactions import AddRequest, Dialect, EndRequest, InitRequest, Producer, TransactionState
+from penstock.node.transactions.marker_sender import MarkerSender
+from penstock.transactions import (
+    AddRequest,
+    Dialect,
+    EndRequest,
+    InitRequest,
+    Producer,
+    TransactionCoordinator,
+    TransactionState,
+)
 from penstock.types import Caller
 
 ID = "payments"
@@ -134,3 +144,34 @@ def test_a_coordinator_that_another_one_has_replaced_tries_until_it_hears_of_it_
         assert partition.high_watermark == 1
 
     play(act)
+
+
+def test_markers_are_sent_again_after_a_bug(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
+    steps = [(MarkerSender, "_marker"), (MarkerSender, "_write"), (TransactionCoordinator, "markers_written")]
+    for owner, step in steps:
+        monkeypatch.setattr(owner, step, failing_once(getattr(owner, step)))
+
+    async def act(node: Node, partition: Partition, producer: Producer) -> None:
+        await commit(node, producer)
+        await until(lambda: state(node) is TransactionState.COMPLETE_COMMIT)
+
+    play(act)
+    bugs = [line for line in caplog.records if line.exc_info is not None]
+    assert len(bugs) == len(steps)
+    assert all(line.getMessage().endswith("; the rest goes on") for line in bugs)
+
+
+def failing_once(method: Callable[..., object]) -> Callable[..., object]:
+    has_failed = False
+
+    def call(*arguments: object) -> object:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = True
+            raise ZeroDivisionError
+        return method(*arguments)
+
+    return call

@@ -15,13 +15,16 @@ from penstock.errors import PenstockError
 from penstock.node.access.new_credentials import new_credentials
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part
+from penstock.node.scheduling.logged_bugs import logged_bugs
+from penstock.node.scheduling.retry_backoff import RetryBackoff
 
 log = logging.getLogger("penstock.node")
 
 FIRST_USER = "admin"
 PASSWORD_BYTES = 18
 SECRET_BYTES = 32
-RETRY_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+"""How often a node looks whether the cluster has users, or whether it decides and is to make them."""
 
 Show = Callable[[str, str], None]
 """Called with the name and the password."""
@@ -50,13 +53,16 @@ class FirstUser(Part):
             await asyncio.wait([self._task])
 
     async def _wait(self) -> None:
+        backoff = RetryBackoff("the first user is not made yet", log)
         while not self._metadata.state.access.login_secret:
+            seconds = LOOK_SECONDS
             if self._metadata.is_controller:
-                try:
-                    await self._make()
-                except PenstockError as trouble:
-                    log.warning("the first user could not be made, and will be tried again: %s", trouble)
-            await asyncio.sleep(RETRY_SECONDS)
+                with logged_bugs("making the first user"):
+                    try:
+                        await self._make()
+                    except PenstockError as trouble:
+                        seconds = backoff.after(trouble)
+            await asyncio.sleep(seconds)
 
     async def _make(self) -> None:
         if self._metadata.state.access.login_secret:

@@ -19,6 +19,7 @@ from penstock.node.calls import BROKER
 from penstock.node.cliques.coordinators import CliqueCoordinators
 from penstock.node.queues.lane_driver import LaneDriver
 from penstock.node.queues.manager import QueueManager
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.queue.lanes import LaneTable
 from penstock.ring import Table, slots_of
 from penstock.ring.table import NO_OWNER, unpack_indexes
@@ -28,7 +29,8 @@ log = logging.getLogger("penstock.cliques")
 TABLE_WAIT_MS = 10_000
 """One long poll. A coordinator that was replaced unnoticed is found after this time at the latest."""
 PAUSE_SECONDS = 0.2
-"""After a poll that failed, or found no such clique."""
+"""After a poll that failed, or found no such clique. Deliveries wait for the next table, so this is no background work
+(`RetryBackoff`), whose pauses grow."""
 REFRESH_SECONDS = 1.0
 """A worker may know a newer table than this node. If the long poll has not brought that table after this time, it is
 given up: its coordinator may have been replaced without having noticed. The coordinator is then asked once for its
@@ -158,25 +160,33 @@ class CliqueTables:
     async def _follow(self, clique: str, followed: FollowedTable) -> None:
         try:
             while True:
-                is_look = followed.must_look
-                claims = {watch: watch.claimed_epoch for watch in followed.watches} if is_look else {}
-                wait_ms = 0 if is_look else TABLE_WAIT_MS
-                followed.poll = asyncio.ensure_future(self._ask(clique, followed.lanes.epoch, wait_ms))
-                await asyncio.wait({followed.poll})
-                if followed.poll.cancelled():
-                    continue
-                answer = followed.poll.result()
-                table = answer.table if answer is not None else None
-                if table is not None and table.epoch > followed.lanes.epoch:
-                    self._take(clique, followed, table)
-                if is_look and answer is not None:
-                    followed.must_look = False
-                    self._check_claims(followed, claims, table.epoch if table is not None else 0)
-                elif table is None:
+                goes_on = False
+                with logged_bugs(f"following the table of clique {clique!r}"):
+                    goes_on = await self._follow_once(clique, followed)
+                if not goes_on:
                     await asyncio.sleep(PAUSE_SECONDS)
         finally:
             if followed.poll is not None:
                 followed.poll.cancel()
+
+    async def _follow_once(self, clique: str, followed: FollowedTable) -> bool:
+        """Whether the coordinator can be asked again at once."""
+        is_look = followed.must_look
+        claims = {watch: watch.claimed_epoch for watch in followed.watches} if is_look else {}
+        wait_ms = 0 if is_look else TABLE_WAIT_MS
+        followed.poll = asyncio.ensure_future(self._ask(clique, followed.lanes.epoch, wait_ms))
+        await asyncio.wait({followed.poll})
+        if followed.poll.cancelled():
+            return True
+        answer = followed.poll.result()
+        table = answer.table if answer is not None else None
+        if table is not None and table.epoch > followed.lanes.epoch:
+            self._take(clique, followed, table)
+        if is_look and answer is not None:
+            followed.must_look = False
+            self._check_claims(followed, claims, table.epoch if table is not None else 0)
+            return True
+        return table is not None
 
     async def _ask(self, clique: str, known_epoch: int, wait_ms: int) -> Answer | None:
         """None if the coordinator does not answer."""

@@ -1,14 +1,17 @@
 """Copies the dead letters of one queue, and retries until it works or the queue's driver ends."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.errors import PenstockError
-from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.stats import QueueStats
+from penstock.node.scheduling.retry_backoff import RetryBackoff
 from penstock.queue.partition import QueuePartition
 from penstock.queue.values import DeadLetterRange
 from penstock.types import TopicPartition
+
+log = logging.getLogger("penstock.queues")
 
 Write = Callable[[DeadLetterRange], Awaitable[None]]
 
@@ -34,7 +37,7 @@ class DeadLetterCopier:
             self.is_busy = False
 
     async def _copy(self, core: QueuePartition, letter: DeadLetterRange, goes_on: Callable[[], bool]) -> None:
-        backoff = RetryBackoff(f"dead letters of {self._name} wait")
+        backoff = RetryBackoff(f"dead letters of {self._name} wait", log)
         while goes_on():
             try:
                 await self._write(letter)

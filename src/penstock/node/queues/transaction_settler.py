@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.queues.failures import NO_FAILURES, Failures
-from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.state_saver import StateSaver, resolve
 from penstock.node.queues.values import NotLeased, ProducerTransaction, as_kafka_error, not_leased
+from penstock.node.scheduling.logged_bugs import logged_bugs
+from penstock.node.scheduling.retry_backoff import RetryBackoff
 from penstock.queue.settlements import TransactionSettlement
 from penstock.queue.values import Acknowledgement
 from penstock.types import Caller
@@ -108,21 +109,35 @@ class TransactionSettler:
 
     async def _follow(self) -> None:
         driver = self._driver
-        backoff = RetryBackoff(f"transactions of queue {driver.key.group_id} on {driver.partition.name}")
+        what = f"transactions of queue {driver.key.group_id} on {driver.partition.name}"
+        backoff = RetryBackoff(what, log)
         while self._open and driver.ended is None:
-            try:
-                outcomes = await self._saver.watch_settlements(list(self._open))
-            except PenstockError as trouble:
-                if isinstance(trouble, KafkaError) and trouble.code is ErrorCode.FENCED_STATE_EPOCH:
-                    driver.end(trouble)
-                    return
-                await asyncio.sleep(backoff.after(trouble))
-                continue
-            backoff.succeeded()
-            for suffix, commit in outcomes:
-                failures = self._open.pop(suffix, NO_FAILURES)
+            is_done = False
+            with logged_bugs(what):
+                is_done = await self._follow_once(what, backoff)
+            if is_done:
+                backoff.succeeded()
+            elif driver.ended is None:
+                await asyncio.sleep(backoff.next_seconds())
+
+    async def _follow_once(self, what: str, backoff: RetryBackoff) -> bool:
+        """Whether all that the leader of the state topic has told is done. A settlement whose end meets a bug stays
+        open, and is told again; the others end."""
+        driver = self._driver
+        try:
+            outcomes = await self._saver.watch_settlements(list(self._open))
+        except PenstockError as trouble:
+            if isinstance(trouble, KafkaError) and trouble.code is ErrorCode.FENCED_STATE_EPOCH:
+                driver.end(trouble)
+            else:
+                backoff.warn(trouble)
+            return False
+        for suffix, commit in outcomes:
+            with logged_bugs(what):
                 if driver.ended is None:
-                    self._end(suffix, failures, commit=commit)
+                    self._end(suffix, self._open.get(suffix, NO_FAILURES), commit=commit)
+                self._open.pop(suffix, None)
+        return all(suffix not in self._open for suffix, _ in outcomes)
 
     def _end(self, suffix: bytes, failures: Failures, *, commit: bool) -> None:
         """The transaction of a settlement has ended, or has refused it."""

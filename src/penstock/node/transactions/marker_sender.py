@@ -3,7 +3,8 @@
 Markers that are decided in one turn of the event loop and go to one node are one call. A marker that could not be
 written is sent again after the pauses of the one retry policy, for as long as this node coordinates in the same term:
 the next coordinator sends all markers of the transaction itself. A marker for a topic that was deleted counts as
-written.
+written. After a bug, too, markers are sent again: without them, the transaction would stay open until the next
+coordinator. Such a bug probably strikes again, so these pauses are those of background work.
 
 A node that has just begun to coordinate may not have heard of a topic that exists: a transaction would stay open there
 for ever if its marker counted as written. So a topic counts as deleted only if this node has applied all that the
@@ -12,7 +13,8 @@ controller knew when it was asked.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 
 from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, StorageError
@@ -22,6 +24,8 @@ from penstock.node.calls.retry import CallRetry
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
+from penstock.node.scheduling.logged_bugs import logged_bugs
+from penstock.node.scheduling.retry_backoff import RetryBackoff
 from penstock.transactions import SendMarkers, TransactionCoordinator
 from penstock.types import GroupId, NodeId, TopicPartition
 
@@ -36,13 +40,23 @@ Host = CoreHost[TransactionCoordinator]
 class _Unwritten:
     """A marker that one partition does not have yet, as far as its coordinator knows."""
 
-    __slots__ = ("host", "message", "name", "retry")
+    __slots__ = ("backoff", "host", "message", "name", "retry")
 
-    def __init__(self, host: Host, message: SendMarkers, name: TopicPartition, retry: CallRetry) -> None:
+    def __init__(
+        self,
+        host: Host,
+        message: SendMarkers,
+        name: TopicPartition,
+        *,
+        retry: CallRetry,
+        backoff: RetryBackoff,
+    ) -> None:
+        """The pauses before it is sent again: `retry` if it could not be written, `backoff` after a bug."""
         self.host = host
         self.message = message
         self.name = name
         self.retry = retry
+        self.backoff = backoff
 
     def to_wire(self, group: GroupId, leader_term: int) -> Marker:
         producer = self.message.producer
@@ -74,8 +88,13 @@ class MarkerSender:
     def send(self, host: Host, message: object) -> None:
         """Writes these markers, and tells the core of each that is written. Returns at once."""
         assert isinstance(message, SendMarkers)
-        retry = self._calls.retry()
-        self._add([_Unwritten(host, message, name, retry) for name in sorted(message.partitions)])
+        retry, backoff = self._calls.retry(), RetryBackoff("markers", log)
+        self._add(
+            [
+                _Unwritten(host, message, name, retry=retry, backoff=backoff)
+                for name in sorted(message.partitions)
+            ]
+        )
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -91,17 +110,24 @@ class MarkerSender:
     def _send_all(self) -> None:
         unsent, self._unsent = self._unsent, []
         unsent = [one for one in unsent if not one.host.is_stopped]
+        with self._sent_again_after_bugs(unsent):
+            self._distribute(unsent)
+
+    def _distribute(self, unsent: list[_Unwritten]) -> None:
         unknown = [one for one in unsent if not self._exists(one.name)]
         known = [one for one in unsent if self._exists(one.name)] if unknown else unsent
         by_node, leaderless = self._calls.by_node(known, lambda one: LeaderOf(self._group(one.name)))
-        for node, markers in by_node.items():
-            for at in range(0, len(markers), MARKERS_PER_CALL):
-                piece = [(one, self._marker(one)) for one in markers[at : at + MARKERS_PER_CALL]]
-                self._start(self._write(node, piece))
+        pieces = [
+            (node, [(one, self._marker(one)) for one in markers[at : at + MARKERS_PER_CALL]])
+            for node, markers in by_node.items()
+            for at in range(0, len(markers), MARKERS_PER_CALL)
+        ]
+        for node, piece in pieces:
+            self._start(self._write(node, piece), [one for one, _ in piece])
         if leaderless:
-            self._start(self._send_again(list(leaderless)))
+            self._start(self._send_again(list(leaderless)), list(leaderless))
         if unknown:
-            self._start(self._check_deleted(unknown))
+            self._start(self._check_deleted(unknown), unknown)
 
     def _group(self, name: TopicPartition) -> GroupId:
         return GroupId(self._state.topics[name.topic].topic_id, name.partition)
@@ -110,10 +136,30 @@ class MarkerSender:
         topic = self._state.topics[one.name.topic]
         return one.to_wire(self._group(one.name), self._view.partition(topic, one.name.partition).term)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None], markers: list[_Unwritten]) -> None:
+        """Work on these markers."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: self._ended(done, markers))
+
+    def _ended(self, task: asyncio.Task[None], markers: list[_Unwritten]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            with self._sent_again_after_bugs(markers):
+                task.result()
+
+    @contextmanager
+    def _sent_again_after_bugs(self, markers: list[_Unwritten]) -> Iterator[None]:
+        is_over = False
+        with logged_bugs("sending the markers of transactions"):
+            yield
+            is_over = True
+        if markers and not is_over:
+            self._start(self._add_later(markers), markers)
+
+    async def _add_later(self, markers: list[_Unwritten]) -> None:
+        await asyncio.sleep(max(backoff.next_seconds() for backoff in {one.backoff for one in markers}))
+        self._add(markers)
 
     async def _write(self, node: NodeId, markers: list[tuple[_Unwritten, Marker]]) -> None:
         request = WriteMarkers([marker for _, marker in markers])
@@ -126,7 +172,7 @@ class MarkerSender:
         failed: list[_Unwritten] = []
         for (one, _), code in zip(markers, codes, strict=True):
             (written if _is_over(one, code) else failed).append(one)
-        _report(written)
+        self._report(written)
         if failed:
             await self._send_again(failed)
 
@@ -145,7 +191,22 @@ class MarkerSender:
             return
         gone = [one for one in markers if not self._exists(one.name)]
         self._add([one for one in markers if self._exists(one.name)])
-        _report(gone)
+        self._report(gone)
+
+    def _report(self, written: Iterable[_Unwritten]) -> None:
+        """Tells each coordinator, with one report for all partitions of a transaction. A bug there does not keep the
+        other transactions open."""
+        transactions: dict[tuple[Host, str, int], list[_Unwritten]] = {}
+        for one in written:
+            message = one.message
+            transactions.setdefault((one.host, message.transactional_id, message.id), []).append(one)
+        for (host, transactional_id, markers_id), markers in transactions.items():
+            names = [one.name for one in markers]
+            with self._sent_again_after_bugs(markers):
+                if not host.is_stopped:
+                    host.carry_out(
+                        host.core.markers_written(host.now_ms, transactional_id, markers_id, names)
+                    )
 
     def _exists(self, name: TopicPartition) -> bool:
         topic = self._state.topics.get(name.topic)
@@ -164,14 +225,3 @@ def _is_over(one: _Unwritten, code: int) -> bool:
         )
         return True
     return code == ErrorCode.NONE
-
-
-def _report(written: Iterable[_Unwritten]) -> None:
-    """Tells each coordinator, with one report for all partitions of a transaction."""
-    partitions: dict[tuple[Host, str, int], list[TopicPartition]] = {}
-    for one in written:
-        message = one.message
-        partitions.setdefault((one.host, message.transactional_id, message.id), []).append(one.name)
-    for (host, transactional_id, markers_id), names in partitions.items():
-        if not host.is_stopped:
-            host.carry_out(host.core.markers_written(host.now_ms, transactional_id, markers_id, names))
