@@ -1,4 +1,5 @@
-"""All errors of the operating system reach the log as StorageError: raw errors would kill its threads."""
+"""All errors of the operating system reach the log as StorageError, or as CorruptLog if the disk has lost bytes: raw
+errors would kill its threads."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StorageError
+from penstock.errors import CorruptLog, StorageError
 from penstock.log.os_disk import OsDisk
 from tests.log.tools import pread_with_a_bad_sector
 
@@ -65,7 +66,7 @@ def test_a_bad_sector_within_a_read_is_an_error_and_not_the_end_of_the_file(
     file.append(bytes(4096))
     monkeypatch.setattr(os, "pread", pread_with_a_bad_sector(2048))
     assert file.read_at(0, 2048) == bytes(2048)
-    with pytest.raises(StorageError, match="Input/output error"):
+    with pytest.raises(CorruptLog, match="cannot be read: Input/output error"):
         file.read_at(0, count)
 
 

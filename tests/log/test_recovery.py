@@ -1,17 +1,20 @@
 """A torn tail is truncated, damage in flushed bytes is reported, and indexes are rebuilt."""
 
+import os
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
 from crc32c import crc32c
 
 from penstock.errors import CorruptLog, StorageError
-from penstock.log import Log
+from penstock.log import Disk, Log
 from penstock.log.checkpoint import Checkpoint
+from penstock.log.os_disk import OsDisk
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
-from tests.log.tools import FOLDER, append, config, flush, offsets, tidy
+from tests.log.tools import FOLDER, append, config, flush, offsets, pread_with_a_bad_sector, tidy
 
 SMALL = config(segment_bytes=1000, index_interval_bytes=200)
 FIRST = f"{FOLDER}/00000000000000000000.log"
@@ -24,8 +27,8 @@ def crashed(sim: SimDisk) -> SimDisk:
     return after
 
 
-def filled(sim: SimDisk, count: int = 20, *, checkpoint: bool = True) -> Log:
-    log = Log.open(sim, FOLDER, SMALL)
+def filled(disk: Disk, count: int = 20, *, checkpoint: bool = True) -> Log:
+    log = Log.open(disk, FOLDER, SMALL)
     for number in range(count):
         append(log, b"v" * 50, term=1 + number // 8)
     flush(log)
@@ -238,6 +241,36 @@ def test_a_checkpoint_whose_flush_failed_does_not_count(sim: SimDisk) -> None:
     again.truncation.to_offset(Offset(3))
     for seed in range(20):
         assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, config())) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_bad_sector_is_damage_and_no_place_to_cut_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: bool
+) -> None:
+    """Not above the flushed line either: what is behind the sector may have been flushed and acknowledged."""
+    disk = OsDisk(tmp_path)
+    log = Log.open(disk, FOLDER, config())
+    for _ in range(30):
+        append(log, b"v" * 500)
+    if flushed:
+        flush(log)
+    log.abandon("belongs to a process that died")
+    [segment] = tmp_path.glob(f"{FOLDER}/*.log")
+    size = segment.stat().st_size
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", pread_with_a_bad_sector(size // 2, segment))
+        with pytest.raises(CorruptLog, match="cannot be read: Input/output error"):
+            Log.open(disk, FOLDER, config())
+    assert segment.stat().st_size == size
+    assert offsets(Log.open(disk, FOLDER, config())) == list(range(30))
+
+
+def test_an_index_behind_a_bad_sector_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OsDisk(tmp_path)
+    filled(disk).close()
+    [index, *_] = sorted(tmp_path.glob(f"{FOLDER}/*.index"))
+    monkeypatch.setattr(os, "pread", pread_with_a_bad_sector(0, index))
+    assert offsets(Log.open(disk, FOLDER, SMALL)) == list(range(20))
 
 
 def test_opening_after_a_clean_close_reads_no_batches(sim: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,7 +277,7 @@ def test_votes_behind_a_bad_sector_are_not_forgotten(tmp_path: Path, monkeypatch
     size = max(disk.size(f"topics/{name}") for name in disk.list_dir("topics"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "pread", pread_with_a_bad_sector(size // 2))
-        with pytest.raises(StorageError, match="Input/output error"):
+        with pytest.raises(CorruptLog, match="cannot be read: Input/output error"):
             VoteStore(disk, PATH)
     assert VoteStore(disk, PATH).get(group(199)) == vote(1, 1)
 

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from penstock.batch import (
     BatchHeader,
@@ -166,11 +167,13 @@ def committed_view(log: Log, offset: int, end_offset: int, max_bytes: int = 300)
     return seen
 
 
-def pread_with_a_bad_sector(at: int) -> Callable[[int, int, int], bytes]:
-    """Reads as Linux does: up to the sector without an error, and not from it on."""
-    read = os.pread
+def pread_with_a_bad_sector(at: int, path: Path | None = None) -> Callable[[int, int, int], bytes]:
+    """Reads as Linux does: up to the sector without an error, and not from it on. Of any file, or of this one."""
+    read, inode = os.pread, None if path is None else path.stat().st_ino
 
     def pread(fd: int, count: int, position: int) -> bytes:
+        if inode not in (None, os.fstat(fd).st_ino):
+            return read(fd, count, position)
         if position >= at:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(fd, min(count, at - position), position)

@@ -13,6 +13,7 @@ An implementation promises this, and no more:
     caller must not retry. Reads may show the lost bytes until `forget_cached`, also to a process that starts later.
  5. No space is `DiskFull`, no descriptor `TooManyOpenFiles`: nothing was done, and the same call may succeed later.
     Every other failure of a write, flush or name is `StorageError`. A flush fails for neither reason.
+ 6. A read never skips bytes: those that the disk cannot return are `CorruptLog`, as wrong ones are. They are as lost.
 
 Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
 """
@@ -37,7 +38,7 @@ class File(Protocol):
     """Bytes in the file, as this process sees it."""
 
     def read_at(self, position: int, count: int) -> bytes:
-        """At most `count` bytes; fewer only where the file ends. A bad sector within them is a StorageError."""
+        """At most `count` bytes; fewer only where the file ends."""
         ...
 
     def is_cached(self, position: int, count: int) -> bool:

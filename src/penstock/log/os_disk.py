@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
 from penstock.batch import Buffer
-from penstock.errors import DataFolderInUse, DiskFull, StorageError, TooManyOpenFiles
+from penstock.errors import CorruptLog, DataFolderInUse, DiskFull, StorageError, TooManyOpenFiles
 from penstock.log.disk import replace_file
 from penstock.log.open_files import UNBOUNDED, OpenFiles
 
@@ -20,6 +20,10 @@ T = TypeVar("T")
 FILE_MODE = 0o644
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+
+DAMAGED = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
+"""A read fails for these when the disk has lost the bytes, or when the file system finds that they are wrong. macOS has
+no EUCLEAN."""
 
 READ_IF_CACHED: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read with this flag fails instead of waiting for the disk. 0: the system has no such read."""
@@ -57,7 +61,7 @@ class OsFile:
                 data += self._read_rest(position + len(data), count - len(data))
             return data
         except OSError as problem:
-            _raise(problem, "read", self.path)
+            _raise_unread(problem, self.path, position)
 
     def is_cached(self, position: int, count: int) -> bool:
         if not READ_IF_CACHED:
@@ -294,7 +298,7 @@ class OsDisk:
         except FileNotFoundError:
             raise
         except OSError as problem:
-            _raise(problem, "read", self.path(path))
+            _raise_unread(problem, self.path(path), 0)
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
         replace_file(self, path, data, durable=durable)
@@ -354,6 +358,12 @@ class RootDescriptor:
 def _read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _raise_unread(problem: OSError, path: str, position: int) -> NoReturn:
+    if problem.errno in DAMAGED:
+        raise CorruptLog(path, position, f"cannot be read: {problem.strerror}") from problem
+    _raise(problem, "read", path)
 
 
 def _raise(problem: OSError, what: str, path: str) -> NoReturn:

@@ -328,6 +328,8 @@ class Segment:
             return None
         try:
             return read_head(file.read_at(0, HEAD_SIZE))
+        except CorruptLog:
+            return None
         finally:
             file.close()
 
@@ -338,13 +340,14 @@ class Segment:
         return self.index
 
     def _read_index(self) -> SegmentIndex | None:
+        """None if it is gone or damaged: it can be rebuilt."""
         head = self.read_saved_head()
         if head is None:
             return None
         try:
             offsets = self._disk.read_file(sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
             times = self._disk.read_file(sidecar(self._folder, self.base_offset, TIME_INDEX_SUFFIX))
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptLog):
             return None
         return SegmentIndex.decode(head, offsets, times)
 

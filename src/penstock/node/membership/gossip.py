@@ -16,7 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from penstock.batch.checksum import crc32c
-from penstock.errors import StorageError
+from penstock.errors import CorruptLog, StorageError
 from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk
 from penstock.node.membership.datagrams import DatagramNetwork, Datagrams
@@ -64,6 +64,8 @@ class Saved(msgspec.Struct, array_like=True, frozen=True):
             data = disk.read_file(GOSSIP_PATH)
         except FileNotFoundError:
             return cls()
+        except CorruptLog:
+            data = b""
         with suppress(msgspec.DecodeError):
             if int.from_bytes(data[:CRC_SIZE], "big") == crc32c(data[CRC_SIZE:]):
                 return msgspec.msgpack.decode(data[CRC_SIZE:], type=cls)
