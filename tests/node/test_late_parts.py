@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from penstock.cluster import decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode
@@ -12,7 +14,7 @@ from penstock.late_loading import late
 from penstock.node import Node
 from penstock.node.calls import BROKER, AtNode, methods
 from penstock.node.calls.messages.cliques import DescribeClique
-from penstock.node.late_parts import LatePart, LateParts
+from penstock.node.late_parts import LatePart, LateParts, late_part
 from penstock.node.parts import Part
 from penstock.types import TopicPartition
 
@@ -115,3 +117,22 @@ def test_groups_that_are_made_late_hear_of_the_deletion_of_earlier_topics() -> N
                 await asyncio.sleep(0)
 
     play(scenario)
+
+
+def test_one_that_would_have_to_be_started_is_refused() -> None:
+    class Started(Part):
+        async def start(self) -> None: ...
+
+    class More(LateParts):
+        @late_part()
+        def silent(self) -> Part:
+            return Part()
+
+        @late_part()
+        def started(self) -> Started:
+            return Started()
+
+    parts = More()
+    assert isinstance(parts.silent, Part)
+    with pytest.raises(AssertionError, match="its start is not called"):
+        parts.make("started")

@@ -50,19 +50,25 @@ if TYPE_CHECKING:
     from penstock.node.transactions.manager import TransactionManager
 
 
-T = TypeVar("T")
+P = TypeVar("P", bound=Part)
 
 
-class _PartAttribute(late[T], Generic[T]):
+class _PartAttribute(late[P], Generic[P]):
     """An attribute of `LateParts` that is in the node's list of parts."""
 
-    def __init__(self, make: Callable[[Any], T], topic: str | None) -> None:
+    def __init__(self, make: Callable[[Any], P], topic: str | None) -> None:
         super().__init__(make)
         self.topic = topic
 
+    def __get__(self, owner: object, kind: type) -> P:
+        part = super().__get__(owner, kind)
+        assert type(part).start is Part.start, f"{part!r} is made late, and so its start is not called"
+        return part
 
-def late_part(topic: str | None = None) -> Callable[[Callable[[Any], T]], _PartAttribute[T]]:
-    """`topic`: the internal topic with the part's state, if it has any."""
+
+def late_part(topic: str | None = None) -> Callable[[Callable[[Any], P]], _PartAttribute[P]]:
+    """`topic`: the internal topic with the part's state, if it has any. The part may not override `start`: the code
+    that needs it first does not wait, so the part begins its work when it is made, or with its first event."""
     return lambda make: _PartAttribute(make, topic)
 
 

@@ -30,7 +30,8 @@ class Part:
     """Whether `start` waits for other nodes. This part and all parts behind it start in the background then."""
 
     async def start(self) -> None:
-        """Called once, in the order of the list. Events may come before: opening one part changes roles."""
+        """Called once, in the order of the list. Events may come before: opening one part changes roles. Not for a
+        part that is made later (`late_parts`): it may not override this."""
 
     def role_changed(self, partition: "Partition") -> None:
         """This node began or ceased to lead a partition, or learned of another leader or term of it."""
