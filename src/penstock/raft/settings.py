@@ -20,7 +20,9 @@ LEASE_HEARTBEATS = 3
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Should be equal on all replicas of a group. While they are changed node by node, no replica's election timeout
-    may be shorter than another one's lease (invariant 5): with the defaults, half of the other one's timeout."""
+    may be shorter than another one's `lease_s`: half of the other one's election timeout, or three of its heartbeats if
+    that is more. Otherwise a replica that does not know the lease yet could vote for another leader before it ends
+    (invariant 5)."""
 
     election_timeout_s: float = 1.5
     """A follower waits between once and twice this long for a silent leader. Ten heartbeats, as in Redpanda: a pause of
