@@ -31,12 +31,13 @@ NO_LIMIT = 2**63 - 1
 
 
 def group_rows() -> Iterator[str]:
-    yield "| setting | default |"
-    yield "|---|---:|"
-    defaults = GroupSettings()
+    yield "| setting | default | what it does |"
+    yield "|---|---:|---|"
+    defaults, docs = GroupSettings(), field_docs(GroupSettings)
     for field in msgspec.structs.fields(GroupSettings):
         value = getattr(defaults, field.name)
-        yield f"| `{field.name}` | {value if isinstance(value, str) else f'{value:,}'} |"
+        shown = value if isinstance(value, str) else f"{value:,}"
+        yield f"| `{field.name}` | {shown} | {docs[field.name]} |"
 
 
 def replication_rows() -> Iterator[str]:

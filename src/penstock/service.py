@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.config import Address, Listener, NodeConfig
+from penstock.config.cluster import check_no_inter_node_settings
 from penstock.errors import ConfigError
 from penstock.kafka.handlers.inner_client import InnerClient, KafkaCalls
 from penstock.kafka.server import KafkaListener
@@ -58,6 +59,9 @@ class Service:
         if config.processes != 1:
             expected = "1: a process runs one node; `penstock serve` starts more processes"
             raise ConfigError("processes", config.processes, expected)
+        if config.cluster is None:
+            has_tls = config.inter_node_tls is not None
+            check_no_inter_node_settings(key_file=config.cluster_key_file, has_tls=has_tls)
         self._disk = disk
         self._on_growth = on_growth
         self._users = users

@@ -1,10 +1,13 @@
 """Settings of a cluster: the inter-node port, its key, its seeds, and one file for all nodes."""
 
+import msgspec
 import pytest
 
-from penstock.config import Address, ClusterSettings, Limits, NodeConfig
+from penstock.config import Address, ClusterSettings, InterNodeTls, Limits, NodeConfig
 from penstock.config.loading import load_node_config
+from penstock.config.processes import process_configs
 from penstock.errors import ConfigError
+from penstock.service import Service
 
 WHOLE_CLUSTER = """
 cluster_key_file = "/etc/penstock/cluster.key"
@@ -143,3 +146,27 @@ def test_no_key_is_needed_on_a_loopback_address(host: str) -> None:
 
 def test_a_cluster_may_be_in_memory() -> None:
     assert load_node_config(flags={"cluster": "127.0.0.1:0", "memory": True}).memory
+
+
+@pytest.mark.parametrize("field", ["cluster_key_file", "inter_node_tls"])
+def test_a_node_without_an_inter_node_port_refuses_settings_of_one(field: str) -> None:
+    settings: dict[str, object] = {
+        "cluster_key_file": "key",
+        "inter_node_tls": InterNodeTls(cert="c", key="k", ca="a"),
+    }
+    alone = NodeConfig(memory=True, **{field: settings[field]})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"{field}=.*: expected --cluster HOST:PORT as well"):
+        Service(alone)
+    Service(msgspec.structs.replace(alone, cluster=Address("127.0.0.1", 7000)))
+
+
+def test_processes_of_a_machine_get_an_inter_node_port_and_may_have_its_key() -> None:
+    ports = iter((7000, 7001))
+    config = load_node_config(flags={"processes": 2, "cluster_key_file": "key"})
+    for process in process_configs(config, lambda: next(ports)):
+        Service(process)
+
+
+def test_the_last_process_of_a_machine_may_keep_the_settings_of_its_inter_node_port() -> None:
+    """`penstock serve` gives it the port after it has read the settings."""
+    load_node_config(flags={"processes": 1, "cluster_key_file": "key"})

@@ -112,6 +112,7 @@ def _table(text: str) -> dict[str, object]:
         ({"flags": {"tls_cert": "a"}}, "tls_key", "belong together"),
         ({"flags": {"tls_key": "a"}}, "tls_cert", "belong together"),
         ({"flags": {"tls_ca": "a"}}, "tls_ca", "--tls-cert"),
+        ({"flags": {"tls_principal_rules": "RULE:^CN=(.*)$/$1/"}}, "tls_principal_rules", "--tls-cert"),
         ({"flags": {**TLS, "tls_client_auth": "required"}}, "tls.client_auth", "`ca` as well"),
         ({"toml_text": "listeners = 3"}, "listeners", r"\[\[listeners\]\]"),
         ({"toml_text": "http_tls = true"}, "http_tls", "object"),

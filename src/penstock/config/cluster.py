@@ -1,6 +1,12 @@
 """Settings of nodes that work together: timing of elections, when an unreachable node is replaced, replication buffers.
 
-Every node of a cluster should have the same values. Nothing breaks when they differ; the slower node is only slower.
+Every node of a cluster should have the same values. If the timing of elections differs, the election timeout of each
+node must not be less than the lease of any other: half of the other's election timeout, or three of its heartbeats if
+that is more (`RaftSettings.lease_s`). A follower that has just started, or has a new leader and no heartbeat from it
+yet, does not know the leader's lease and waits for its own election timeout instead (invariant 5 of `raft/core.py`). If
+that is shorter than the lease, it can help to elect another leader while the old one still answers readers, who then
+miss the newest records. Nothing checks this, because a node does not know the settings of the others. docs/cluster.md
+("Timing") says how to change the settings node by node. If other settings differ, the slower node is only slower.
 """
 
 from typing import Annotated
@@ -25,7 +31,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     election_timeout_ms: Annotated[int, Meta(ge=30)] = 1_500
     """How long followers wait for a silent leader before they elect another one; up to twice as long, at random, so
     that they do not all become candidates at once. At least three heartbeats. If the connection with the leader's node
-    breaks, because its process died, they wait for half of it (its lease), and up to three heartbeats more."""
+    breaks, because its process died, they wait only for the leader's lease (half of it, or three heartbeats if that is
+    more), and up to three heartbeats longer."""
     fence_after_ms: Annotated[int, Meta(ge=100)] = 9_000
     """How long a node may be silent before clients are no longer sent to it. Kafka's broker.session.timeout.ms is the
     same."""
@@ -88,6 +95,16 @@ def check_inter_node_port(
         )
         raise ConfigError("cluster_key_file", key_file, expected)
     _check_seeds(seeds)
+
+
+def check_no_inter_node_settings(*, key_file: str | None, has_tls: bool) -> None:
+    """Raises ConfigError for a setting of an inter-node port: this node has none. Not a part of `NodeConfig.validate`,
+    because `penstock serve` gives an inter-node port to processes of one machine, and also to the last of them."""
+    expected = "--cluster HOST:PORT as well: without it this node runs alone, and talks with no other node"
+    if key_file is not None:
+        raise ConfigError("cluster_key_file", key_file, expected)
+    if has_tls:
+        raise ConfigError("inter_node_tls", "a table", expected)
 
 
 def _check_alone(advertised: Address | None, seeds: tuple[Address, ...]) -> None:

@@ -289,8 +289,9 @@ _DEFINITIONS = (
         name="penstock.table",
         kind=choice("none", "delta"),
         default="none",
-        doc="Whether nodes write the topic's records to a Delta table, in the background, below the folder that the "
-        "setting lake.root of the nodes names. Nodes without it write none.",
+        doc="With delta, nodes write the topic's records to a Delta table, in the background, below the folder that "
+        "the setting lake.root of the nodes names; nodes without that setting write none. With none, there is no "
+        "table.",
     ),
     Definition(
         name="preallocate",

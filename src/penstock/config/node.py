@@ -52,7 +52,9 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of consumer groups. The defaults are Kafka's unless a comment says otherwise."""
 
     min_session_timeout_ms: Annotated[int, Meta(ge=1)] = 6_000
+    """The shortest session timeout that a member of the classic protocol may ask for."""
     max_session_timeout_ms: Annotated[int, Meta(ge=1)] = 1_800_000
+    """The longest one."""
     initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
     """How long an empty group's first rebalance waits for more members. 0, so that consumers of an embedded broker
     start at once; `penstock serve` has Kafka's 3000, which saves rebalances when the members start together."""
@@ -61,6 +63,7 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_minutes: Annotated[int, Meta(ge=1)] = 7 * 24 * 60
     """How long offsets outlive the group that committed them."""
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
+    """How often the broker looks for such offsets that have expired."""
     offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
     consumer_session_timeout_ms: Annotated[int, Meta(ge=1_000, le=1_800_000)] = 45_000
@@ -121,7 +124,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The authorities that sign clients' certificates. With it, clients need a certificate; where login is required,
     they may log in with a certificate instead of a password."""
     tls_client_auth: ClientAuth | None = None
-    """None: as the line above says."""
+    """Whether clients show a certificate: `none`, `wanted` or `required`. None: as `tls_ca` says."""
     tls_principal_rules: PrincipalRules = "DEFAULT"
     http_tls: TlsSettings | bool | None = None
     """TLS of the HTTP port. None: as `tls_cert` and the others say; False: none."""
@@ -312,10 +315,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         common = self.common_tls
         if common is not None:
             common.validate("tls")
-        elif self.tls_ca is not None or self.tls_client_auth is not None:
-            field = "tls_ca" if self.tls_ca is not None else "tls_client_auth"
-            expected = "--tls-cert and --tls-key as well: without them, there is no TLS"
-            raise ConfigError(field, getattr(self, field), expected)
+        else:
+            self._check_no_tls_settings()
+
+    def _check_no_tls_settings(self) -> None:
+        for name, default in (
+            ("tls_ca", None),
+            ("tls_client_auth", None),
+            ("tls_principal_rules", "DEFAULT"),
+        ):
+            if (value := getattr(self, name)) != default:
+                expected = "--tls-cert and --tls-key as well: without them, there is no TLS"
+                raise ConfigError(name, value, expected)
 
     def _check_topics(self) -> None:
         if self.num_partitions > self.limits.max_partitions_per_topic:

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.config.address import Address
 from penstock.config.fields import check_fields
 from penstock.errors import ConfigError
 
@@ -15,7 +16,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Without `jwks`, there is no identity provider, and no token is accepted."""
 
     jwks: Text = ""
-    """The provider's public keys (JWKS): a file, or a URL that begins with https://."""
+    """The provider's public keys (JWKS): a file, or a URL that begins with https://; on this machine also http://."""
     issuer: Text = ""
     """The claim `iss` of its tokens."""
     audience: Text = ""
@@ -40,11 +41,10 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
             if not getattr(self, field):
                 expected = "a text: tokens of other issuers, or for other services, must not be accepted"
                 raise ConfigError(f"oidc.{field}", "", expected)
-        if self.jwks.startswith("http://") and not self.jwks.startswith(
-            ("http://127.0.0.1", "http://localhost")
-        ):
+        if self.jwks.startswith("http://") and not _is_on_this_machine(self.jwks):
             expected = (
-                "https:// or a file: an attacker who changes the keys on the way could log in as any user"
+                "https://, a file, or http:// with localhost or a loopback address: an attacker who changes the keys "
+                "on the way could log in as any user"
             )
             raise ConfigError("oidc.jwks", self.jwks, expected)
 
@@ -53,3 +53,14 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, field):
                 expected = "oidc.jwks as well: without keys, no token can be verified"
                 raise ConfigError(f"oidc.{field}", getattr(self, field), expected)
+
+
+def _is_on_this_machine(url: str) -> bool:
+    """By the URL's host, and not by how it begins: `127.0.0.1.example.org` is a name that anyone may own."""
+    from urllib.parse import urlsplit  # most nodes never ask, and it costs start time
+
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:  # brackets without an IPv6 address
+        return False
+    return host is not None and Address(host, 0).is_loopback
