@@ -1,9 +1,9 @@
 """Everything under /v1, in one table.
 
 A row says: method and path; the handler; the permission that its caller needs; a summary; the statuses of refusals
-beside those that all operations have (400, 503, and 408, 413 and 415 for those with a body). `api.routing` serves the
-rows, checks the permission, and turns every failure into the same JSON; `api.openapi` describes them. To add an
-operation, write a handler and add a row.
+beside those that all operations have (400, 401, 403, 421, 503, and 408, 413 and 415 for those with a body).
+`api.routing` serves the rows, checks the permission, and turns every failure into the same JSON; `api.openapi`
+describes them. To add an operation, write a handler and add a row.
 
 Outside the table: /health and /ready (`app`), which need no permission; /metrics (`app`), which needs DESCRIBE on the
 cluster unless `metrics_without_login` is set; and the WebSockets, whose first frame says what they are about,

@@ -116,6 +116,15 @@ def test_every_schema_that_the_document_refers_to_is_in_it(document: Any) -> Non
     assert len(referred) >= 20
 
 
+def test_the_document_says_which_refusals_tell_when_to_try_again(document: Any) -> None:
+    for item in document["paths"].values():
+        for operation in item.values():
+            for status, response in operation["responses"].items():
+                assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
+    publish = document["paths"]["/v1/topics/{topic}/records"]["post"]
+    assert {"429", "503"} <= publish["responses"].keys()
+
+
 def test_the_document_says_how_to_log_in(document: Any) -> None:
     schemes = document["components"]["securitySchemes"]
     assert sorted(one["scheme"] for one in schemes.values()) == ["basic", "bearer"]

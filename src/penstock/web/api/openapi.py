@@ -120,7 +120,7 @@ def _response(status: int, struct: type[msgspec.Struct] | None) -> dict[str, Any
     described: dict[str, Any] = {"description": MEANINGS[status]}
     if struct is not None:
         described["content"] = {JSON: {"schema": _ref(struct)}}
-    if status == 503:
+    if status in (429, 503):
         described["headers"] = {"Retry-After": {"schema": {"type": "string"}}}
     return described
 

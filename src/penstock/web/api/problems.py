@@ -1,5 +1,6 @@
-"""Refusals of the HTTP port: {"error": {"code", "message", "field"}} with a status. Only /ready
-answers 503 in another shape.
+"""Refusals of the HTTP port: {"error": {"code", "message", "field"}} with a status. Only three have another shape: the
+503 of /ready, and two that are text: the 400 for plain HTTP on a port with TLS (`node/tls/port.py`), and uvicorn's 400
+for a WebSocket's handshake with wrong headers.
 
 `code` is for programs and never changes its meaning. A refusal of a Kafka handler has Kafka's name in lower case
 (`topic_already_exists`); the other codes are the web API's own. `message` is for people, and says what to do where that
@@ -8,8 +9,12 @@ is not obvious. `field` names the wrong part of the request, if there is exactly
     400  the request is wrong, and will never work as it is
     401  the caller must log in   403  the caller may not do this                   421  another site's name
     404  it does not exist        409  it exists, and its state forbids this        416  the offset does not exist
+    405  the path has other methods, which `Allow` lists
     408, 413, 415  the body does not end, is too large, or has another type
+    422  the batch that is stored there does not unpack
+    426  the path is for WebSockets
     429  the caller is above its quota: try again after `Retry-After` seconds
+    500  a bug of the broker
     503  not now: try again after `Retry-After` seconds
 """
 
