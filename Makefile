@@ -71,13 +71,13 @@ bench-transactions: setup  ## transactions on Penstock and on Apache Kafka: comm
 	$(BIN)/python benchmarks/transactions_against_kafka.py
 
 bench-groups: setup  ## a consumer group of 100 and of 1,000 members (KIP-848), on Penstock and on Apache Kafka
-	$(BIN)/python benchmarks/consumer_groups.py --write
+	$(BIN)/python benchmarks/consumer_groups.py --publish
 
 bench-processes: setup  ## one machine with one process and with two
 	$(BIN)/python benchmarks/processes.py --publish
 
 bench-console: setup  ## the web console with 1,000 topics and 50 groups: first pages, and what an open one costs
-	$(BIN)/python benchmarks/console.py --write
+	$(BIN)/python benchmarks/console.py --publish
 
 bench-scale: setup  ## what more partitions, connections, groups, queues, data and larger messages cost a node
 	$(BIN)/python benchmarks/scale.py --publish

@@ -8,7 +8,7 @@
 The node runs as `penstock serve` starts it, with its data on disk; the browser is chromium, on the same machine.
 Goals: every first page below 1 s, an open overview below 2 % of a core, an idle console nothing.
 
-    python benchmarks/console.py --topics 1000 --groups 50 --runs 5 --seconds 60 [--write]
+    python benchmarks/console.py --topics 1000 --groups 50 --runs 5 --seconds 60 [--publish]
 """
 
 import argparse
@@ -248,14 +248,14 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=50)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     asked = parser.parse_args()
     report = measure(asked.topics, asked.groups, asked.runs, asked.seconds)
     text = table(report, asked.topics, asked.groups, asked.runs)
     print(text)
     for miss in report.misses:
         print(f"MISSED: {miss}")
-    if asked.write:
+    if asked.publish:
         results_page.publish("bench-console", text)
 
 

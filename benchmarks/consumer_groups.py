@@ -12,7 +12,7 @@ a pause (`consumer.assignment.interval.ms=0`; Kafka 4.2 has no such pause). Pens
 before it answers; Kafka with its own defaults flushes nothing. Every figure is the median of the runs. Results go to
 .cache/bench/ as Markdown.
 
-    python benchmarks/consumer_groups.py --members 100 --members 1000 --runs 3 [--no-kafka] [--write]
+    python benchmarks/consumer_groups.py --members 100 --members 1000 --runs 3 [--no-kafka] [--publish]
 """
 
 import argparse
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, action="append")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--no-kafka", action="store_true")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     asked = parser.parse_args()
     results: dict[tuple[str, int], Figures] = {}
     for members in asked.members or [100, 1000]:
@@ -279,7 +279,7 @@ def main() -> None:
     print(text)
     (CACHE / "bench").mkdir(parents=True, exist_ok=True)
     (CACHE / "bench" / "consumer-groups.md").write_text(text)
-    if asked.write:
+    if asked.publish:
         page.publish("bench-groups", text)
 
 
