@@ -145,8 +145,8 @@ class TransactionCoordinator:
     def abort(
         self, now_ms: int, token: object, transactional_id: str, start_ms: int | None = None
     ) -> list[Effect]:
-        """Aborts the open transaction as a timeout would. With `start_ms` only the one that began then: the one that an
-        operator has seen may have ended meanwhile."""
+        """Aborts the open transaction and fences its producer. With `start_ms` only the one that began then: the one
+        that an operator has seen may have ended meanwhile."""
         self._ending.abort(now_ms, token, transactional_id, start_ms)
         return self._store.outbox.take()
 

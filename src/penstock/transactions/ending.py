@@ -94,7 +94,8 @@ class Ending:
         self._store.write(each, value, written)
 
     def abort(self, now_ms: int, token: object, transactional_id: str, start_ms: int | None) -> None:
-        """An operator aborts the open transaction; with `start_ms` only if it is the one that began then."""
+        """An operator aborts the open transaction; with `start_ms` only if it is the one that began then. Its producer
+        is fenced for good, as if another client had taken over: the operator takes it for hung."""
         each = self._store.find(transactional_id)
         error = _refusal_to_abort(each, start_ms)
         if each is None or each.committed is None or error is not None:
@@ -105,7 +106,7 @@ class Ending:
             error = ErrorCode.NONE if ok else ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._store.outbox.reply(token, ErrorResult(error=error))
 
-        self._store.write(each, each.committed.fenced(now_ms, by_other=False), written)
+        self._store.write(each, each.committed.fenced(now_ms, by_other=True), written)
 
 
 def _result(each: TransactionalId | None, request: EndRequest) -> Result | None:

@@ -352,7 +352,7 @@ FOR_CLIENTS = """
     delete_queue_state reset_queue_state list_start_offsets count_queue_state store_settlement watch_settlements
     begin_share_group list_subscriptions describe_subscription delete_subscription
     clique_heartbeat clique_table describe_clique list_cliques
-    join_transaction lend_attempt commit_version rollback_version renew_attempts
+    join_transaction abort_transaction lend_attempt commit_version rollback_version renew_attempts
 """
 """A client can cause as many of these as it sends requests."""
 FOR_NODES = """

@@ -4,8 +4,9 @@ import asyncio
 import queue
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -13,11 +14,9 @@ from confluent_kafka import KafkaException, Producer
 
 from penstock import Broker
 from penstock.errors import ErrorCode, Unanswered
-from penstock.kafka.wire import ApiKey
 from penstock.node.calls import methods, retry
-from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
-from penstock.node.calls.messages.transactions import WriteMarkers
-from penstock.node.transactions import manager
+from penstock.node.calls.messages.transactions import AbortTransaction
+from penstock.node.calls.methods import Method
 from penstock.types import Caller
 from tests.web.api.secured import PASSWORDS, caller, code
 
@@ -80,16 +79,46 @@ def test_an_aborted_transaction_is_gone_and_its_producer_is_fenced(
     assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (409, "not_open")
 
 
-def test_an_abort_waits_for_markers_that_take_longer_than_usual(
+def hold(broker: Broker, monkeypatch: pytest.MonkeyPatch, method: Method[Any, Any]) -> "Held":
+    """Calls of this method wait before they are carried out."""
+    service: Any = broker._thread.service
+    handlers, number = service.node.calls._handlers, method.number
+    held = Held(asyncio.Event(), queue.Queue())
+
+    async def wait(handle: Any, caller: Caller, request: Any) -> Any:
+        held.calls.put(partial(asyncio.get_running_loop().call_soon_threadsafe, held.may_go_on.set))
+        await held.may_go_on.wait()
+        return await handle(caller, request)
+
+    monkeypatch.setitem(handlers, number, partial(wait, handlers[number]))
+    return held
+
+
+class Held(NamedTuple):
+    may_go_on: asyncio.Event
+    calls: "queue.Queue[Callable[[], object]]"
+
+    def until_called(self) -> Callable[[], object]:
+        """What lets the calls go on."""
+        release = self.calls.get(timeout=SECONDS)
+        self.calls.put(release)
+        return release
+
+
+def test_an_abort_waits_for_its_markers(
     broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator does not wait for them here. It has aborted, and says CONCURRENT_TRANSACTIONS."""
-    monkeypatch.setattr(manager, "BUSY_SECONDS", 0.0)
     name = unique("billing")
     producer = begin(broker, name, unique("orders"))
-    aborted = http.post(f"/v1/transactions/{name}/abort", json={})
-    assert (aborted.status_code, aborted.json()) == (200, {"transactional_id": name})
-    assert name not in open_ids(http)
+    markers = hold(broker, monkeypatch, methods.WRITE_MARKERS)
+    with ThreadPoolExecutor(1) as thread:
+        aborted = thread.submit(http.post, f"/v1/transactions/{name}/abort", json={})
+        release = markers.until_called()
+        assert http.get(f"/v1/transactions/{name}").json()["state"] == "PrepareAbort"
+        assert not aborted.done()
+        release()
+        assert (aborted.result().status_code, aborted.result().json()) == (200, {"transactional_id": name})
+    assert http.get(f"/v1/transactions/{name}").json()["state"] == "CompleteAbort"
     with pytest.raises(KafkaException):
         producer.commit_transaction(SECONDS)
 
@@ -99,48 +128,98 @@ def test_an_abort_whose_markers_cannot_be_written_says_where(
 ) -> None:
     name, topic = unique("billing"), unique("orders")
     begin(broker, name, topic)
-    service: Any = broker._thread.service
-    handlers = service.node.calls._handlers
-    may_write, release = asyncio.Event(), queue.Queue[Callable[[], object]]()
-
-    async def hold(handle: Any, caller: Caller, request: WriteMarkers) -> Any:
-        release.put(partial(asyncio.get_running_loop().call_soon_threadsafe, may_write.set))
-        await may_write.wait()
-        return await handle(caller, request)
-
-    number = methods.WRITE_MARKERS.number
-    monkeypatch.setitem(handlers, number, partial(hold, handlers[number]))
+    markers = hold(broker, monkeypatch, methods.WRITE_MARKERS)
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.2)
     refused = http.post(f"/v1/transactions/{name}/abort", json={})
-    release.get(timeout=SECONDS)()
+    markers.until_called()()
     assert code(refused) == (503, "concurrent_transactions")
     assert f"the transaction of '{name}' is aborted" in refused.json()["error"]["message"]
     assert f"{topic}: [0]" in refused.json()["error"]["message"]
     until_gone(http, name)
 
 
-def test_an_abort_whose_answer_is_lost_is_not_sent_again(
+def test_an_abort_does_not_claim_a_commit_that_came_first(
     broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the id may have another producer, whose transaction a second request would abort."""
+    """The transaction was open when it was looked at."""
+    name = unique("billing")
+    producer = begin(broker, name, unique("orders"))
+    abort = hold(broker, monkeypatch, methods.ABORT_TRANSACTION)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(http.post, f"/v1/transactions/{name}/abort", json={})
+        release = abort.until_called()
+        producer.commit_transaction(SECONDS)
+        until_gone(http, name)
+        release()
+        assert code(answer.result()) == (409, "not_open")
+    assert http.get(f"/v1/transactions/{name}").json()["state"] == "CompleteCommit"
+
+
+def test_an_abort_does_not_end_the_next_transaction(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, topic = unique("billing"), unique("orders")
+    producer = begin(broker, name, topic)
+    abort = hold(broker, monkeypatch, methods.ABORT_TRANSACTION)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(http.post, f"/v1/transactions/{name}/abort", json={})
+        release = abort.until_called()
+        producer.commit_transaction(SECONDS)
+        until_gone(http, name)
+        producer.begin_transaction()
+        producer.produce(topic, b"next")
+        producer.flush(SECONDS)
+        release()
+        assert code(answer.result()) == (409, "another_transaction")
+    producer.commit_transaction(SECONDS)
+
+
+def test_an_abort_while_a_commit_is_written_is_refused(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = unique("billing")
+    producer = begin(broker, name, unique("orders"))
+    abort = hold(broker, monkeypatch, methods.ABORT_TRANSACTION)
+    markers = hold(broker, monkeypatch, methods.WRITE_MARKERS)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(http.post, f"/v1/transactions/{name}/abort", json={})
+        release = abort.until_called()
+        producer.commit_transaction(SECONDS)  # answered before the markers are written
+        write = markers.until_called()
+        release()
+        assert code(answer.result()) == (409, "not_open")
+        assert "PrepareCommit" in answer.result().json()["error"]["message"]
+    write()
+    until_gone(http, name)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_abort_whose_answer_is_lost_is_asked_again_and_aborts_no_other_transaction(
+    broker: Broker, http: httpx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch, has_ended: bool
+) -> None:
     name = unique("billing")
     begin(broker, name, unique("orders"))
     service: Any = broker._thread.service
-    handlers = service.node.calls._handlers
-    asked: list[ApiKey] = []
+    handlers, number = service.node.calls._handlers, methods.ABORT_TRANSACTION.number
+    handle, asked = handlers[number], 0
+    markers = None if has_ended else hold(broker, monkeypatch, methods.WRITE_MARKERS)
 
-    async def lose(handle: Any, caller: Caller, request: KafkaRequest) -> KafkaResponse:
-        response: KafkaResponse = await handle(caller, request)
-        asked.append(ApiKey(request.api_key))
-        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+    async def lose(caller: Caller, request: AbortTransaction) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            if markers is not None:
+                markers.may_go_on.set()
+            while has_ended and (await service.node.transactions.figures()).open:
+                await asyncio.sleep(0)
+        await handle(caller, request)
+        if asked == 1:
             raise Unanswered(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer came", may_be_done=True)
-        return response
 
-    for method in (methods.KAFKA_REQUEST, methods.KAFKA_QUERY):
-        monkeypatch.setitem(handlers, method.number, partial(lose, handlers[method.number]))
-    assert code(http.post(f"/v1/transactions/{name}/abort", json={})) == (503, "outcome_unknown")
-    assert asked.count(ApiKey.INIT_PRODUCER_ID) == 1
-    until_gone(http, name)
+    monkeypatch.setitem(handlers, number, lose)
+    assert http.post(f"/v1/transactions/{name}/abort", json={}).status_code == 200
+    assert asked >= 2
+    assert http.get(f"/v1/transactions/{name}").json()["state"] == "CompleteAbort"
 
 
 def test_an_unknown_id_is_refused(http: httpx.Client, unique: Unique) -> None:

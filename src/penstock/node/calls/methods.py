@@ -95,6 +95,7 @@ from penstock.node.calls.messages.subscriptions import (
     SubscriptionPage,
 )
 from penstock.node.calls.messages.transactions import (
+    AbortTransaction,
     CommitVersion,
     DecidedVersion,
     JoinedTransaction,
@@ -428,6 +429,17 @@ ROLLBACK_VERSION = _row(
 )
 RENEW_ATTEMPTS = _row(
     115, "renew_attempts", RenewAttempts, NoneType, WRITE_OWNER, repeatable=True, for_clients=True
+)
+
+# Coordinators of transactions, for operators. The request names one transaction, so a repeated one aborts no other.
+ABORT_TRANSACTION = _row(
+    116,
+    "abort_transaction",
+    AbortTransaction,
+    NoneType,
+    WRITE_TRANSACTIONAL_ID,
+    repeatable=True,
+    for_clients=True,
 )
 
 # Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.

@@ -18,7 +18,11 @@ from penstock.config import Limits, TransactionSettings
 from penstock.effects import Effect
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import Calls, methods
-from penstock.node.calls.messages.transactions import JoinedTransaction, JoinTransaction
+from penstock.node.calls.messages.transactions import (
+    AbortTransaction,
+    JoinedTransaction,
+    JoinTransaction,
+)
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
@@ -92,6 +96,7 @@ class TransactionManager(Part):
         self._busy: dict[tuple[CoreHost[TransactionCoordinator], str], asyncio.Task[None]] = {}
         """Tasks that end when a transactional id is not busy any more: one for all requests that wait for it."""
         calls.serve(methods.JOIN_TRANSACTION, self._join)
+        calls.serve(methods.ABORT_TRANSACTION, self._abort)
 
     def role_changed(self, partition: Partition) -> None:
         self.cores.role_changed(partition)
@@ -208,6 +213,16 @@ class TransactionManager(Part):
 
     def _hosts(self) -> list[CoreHost[TransactionCoordinator]]:
         return list(self.cores.loaded().values())
+
+    async def _abort(self, caller: Caller, request: AbortTransaction) -> None:
+        """Returns when the abort is decided. Its markers are still to be written then."""
+        name = request.transactional_id
+        host = await self.cores.host_of(name)
+        result = await host.ask(
+            ErrorResult, lambda now_ms, token: host.core.abort(now_ms, token, name, request.start_ms)
+        )
+        if result.error:
+            raise KafkaError(result.error, f"the transaction of {name!r} is not aborted")
 
     # --- requests of the leaders of partitions
 

@@ -1,6 +1,7 @@
-"""Transactions for operators: which are open, for how long, and aborting one. Kafka's own APIs are asked."""
+"""Transactions for operators: which are open, for how long, and aborting one. Kafka's own APIs are asked, except for an
+abort: Kafka's protocol can only take over the id, which would also abort a transaction that has begun meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -10,18 +11,23 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import describe_transactions as described
-from penstock.kafka.wire.messages import init_producer_id as initialised
 from penstock.kafka.wire.messages import list_transactions as listed
 from penstock.node import Node
-from penstock.node.calls import TransactionCoordinatorOf, rows_of_each
-from penstock.web.api.problems import Problem, check
+from penstock.node.calls import TransactionCoordinatorOf, methods, rows_of_each
+from penstock.node.calls.messages.transactions import AbortTransaction
+from penstock.web.api.problems import Problem, check, refused
 from penstock.web.api.routing import Call
 from penstock.web.api.transactions import OwnerParams, TransactionalIdName
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 ABORTABLE = "Ongoing"
-ABORTING = "PrepareAbort"
-COMMITTED = ("PrepareCommit", "CompleteCommit")
+ENDING = ("PrepareAbort",)
+ABORTED = ("PrepareAbort", "CompleteAbort")
+_LOOK_AGAIN = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+)
 IDS_PER_REQUEST = 500
 """Transactional ids that are described at once."""
 
@@ -114,11 +120,17 @@ class TransactionAdminApi:
         return await self._find(call.client, call.params.transactional_id)
 
     async def _find(self, client: InnerClient, name: str) -> TransactionFacts:
+        row = await self._row(client, name)
+        if row is None:
+            raise _unknown(name)
+        return self._facts(row, self._node.calls.find(TransactionCoordinatorOf(name)))
+
+    async def _row(self, client: InnerClient, name: str) -> described.TransactionState | None:
+        """What the coordinator says of this id; None if there is none."""
         if not self._node.resources.exists(TRANSACTIONS_TOPIC):
-            raise _unknown(name)  # there are no coordinators, and a query creates none
-        target = TransactionCoordinatorOf(name)
+            return None  # there are no coordinators, and a query creates none
         found = await client.ask_role(
-            target,
+            TransactionCoordinatorOf(name),
             ApiKey.DESCRIBE_TRANSACTIONS,
             described.DescribeTransactionsRequest(transactional_ids=[name]),
             described.DescribeTransactionsResponse,
@@ -126,9 +138,9 @@ class TransactionAdminApi:
         )
         [row] = found.transaction_states
         if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            raise _unknown(name)
+            return None
         check(row.error_code, None, "transactional_id")
-        return self._facts(row, self._node.calls.find(target))
+        return row
 
     def _facts(self, row: described.TransactionState, coordinator: int) -> TransactionFacts:
         is_open = row.transaction_state in OPEN_STATES and row.transaction_start_time_ms >= 0
@@ -150,52 +162,61 @@ class TransactionAdminApi:
     # --- changes
 
     async def abort_transaction(self, call: Call[OwnerParams, AbortBody]) -> AbortedTransaction:
-        """Returns when the transaction has ended. The coordinator aborts it when a new producer takes over the id, and
-        fences the old one: Kafka's protocol has no other request for it."""
-        name = call.params.transactional_id
-        found = await self._find(call.client, name)
+        """Returns when the transaction has ended."""
+        found = await self._find(call.client, call.params.transactional_id)
         _check_abortable(found, call.body.start_ms)
-        await self._abort(call.client, found)
-        return AbortedTransaction(transactional_id=name)
+        await self._abort(call, found)
+        await self._until_marked(call.client, found)
+        return AbortedTransaction(transactional_id=found.transactional_id)
 
-    async def _abort(self, client: InnerClient, found: TransactionFacts) -> None:
-        """CONCURRENT_TRANSACTIONS has two meanings here: the coordinator has decided to abort and is still writing the
-        markers, or it has not, because a request of the old producer is being carried out. So the state is looked at
-        before anything is asked again: by then the id may have another producer, whose transaction a second request
-        would abort."""
-        retry, now = self._node.calls.retry(), found
-        code = await self._take_over(client, found)
-        while code is ErrorCode.CONCURRENT_TRANSACTIONS and not retry.is_over:
-            await retry.pause()
-            now = await self._find(client, found.transactional_id)
-            if now.state in COMMITTED:
-                _check_abortable(now, None)
-            if now.start_ms != found.start_ms:
+    async def _abort(self, call: Call[OwnerParams, AbortBody], found: TransactionFacts) -> None:
+        """Has the coordinator decide to abort this transaction, and no later one of the id. The coordinator refuses if
+        the transaction has ended, and while it carries out another request for the id, such as the producer's commit.
+        So the transaction is looked at again: this request may have aborted it, too, if a response was lost."""
+        assert found.start_ms is not None, "it is open"
+        name, retry = found.transactional_id, self._node.calls.retry()
+        request = AbortTransaction(name, found.start_ms)
+        while True:
+            try:
+                await self._node.calls.ask(
+                    TransactionCoordinatorOf(name), methods.ABORT_TRANSACTION, request, caller=call.caller
+                )
                 return
-            if now.state == ABORTABLE:
-                code = await self._take_over(client, found)
-        if code:
-            raise KafkaError(code, _not_aborted(now))
+            except KafkaError as refusal:
+                if refusal.code not in _LOOK_AGAIN or retry.is_over:
+                    raise
+            await retry.pause()
+            row = await self._row(call.client, name)
+            if row is None:
+                raise _unknown(name)
+            if _is(row, found.start_ms, ABORTED):
+                return
+            _check_abortable(self._facts(row, found.coordinator), found.start_ms)
 
-    async def _take_over(self, client: InnerClient, found: TransactionFacts) -> ErrorCode:
-        taken = await client.ask_role(
-            TransactionCoordinatorOf(found.transactional_id),
-            ApiKey.INIT_PRODUCER_ID,
-            initialised.InitProducerIdRequest(
-                transactional_id=found.transactional_id,
-                transaction_timeout_ms=found.timeout_ms,
-                producer_id=-1,
-                producer_epoch=-1,
-            ),
-            initialised.InitProducerIdResponse,
-            lambda answer: answer.error_code,
-        )
-        return ErrorCode(taken.error_code)
+    async def _until_marked(self, client: InnerClient, found: TransactionFacts) -> None:
+        name, retry = found.transactional_id, self._node.calls.retry()
+        while True:
+            try:
+                row = await self._row(client, name)
+            except (KafkaError, Problem) as trouble:
+                raise _unmarked(name, f"perhaps not written yet: {trouble}") from trouble
+            if row is None or not _is(row, found.start_ms, ENDING):
+                return
+            if retry.is_over:
+                missing = ", ".join(f"{one.topic}: {one.partitions}" for one in row.topics)
+                raise _unmarked(name, f"not written yet in {missing or 'topics that you may not see'}")
+            await retry.pause()
 
 
 def _unknown(name: str) -> Problem:
     message = f"there is no transactional id {name!r}; GET /v1/transactions?state=any lists them"
     return Problem(404, "transactional_id_not_found", message, "transactional_id")
+
+
+def _unmarked(name: str, how: str) -> Problem:
+    """The coordinator goes on to write the markers."""
+    message = f"the transaction of {name!r} is aborted, but its marker is {how}"
+    return refused(ErrorCode.CONCURRENT_TRANSACTIONS, message)
 
 
 def _check_abortable(found: TransactionFacts, start_ms: int | None) -> None:
@@ -208,9 +229,7 @@ def _check_abortable(found: TransactionFacts, start_ms: int | None) -> None:
         raise Problem(409, "another_transaction", message, "start_ms")
 
 
-def _not_aborted(now: TransactionFacts) -> str:
-    name = now.transactional_id
-    if now.state != ABORTING:
-        return f"the transaction of {name!r} could not be aborted"
-    missing = ", ".join(f"{one.topic}: {one.partitions}" for one in now.topics)
-    return f"the transaction of {name!r} is aborted, but the marker is not written yet in {missing}"
+def _is(row: described.TransactionState, start_ms: int | None, states: Collection[str]) -> bool:
+    """Whether it is the transaction that began then, in one of these states. An id that has ended one keeps its start
+    until it begins the next."""
+    return row.transaction_state in states and row.transaction_start_time_ms == start_ms

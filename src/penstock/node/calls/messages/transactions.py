@@ -81,3 +81,10 @@ class DecidedVersion(msgspec.Struct, frozen=True, array_like=True):
 
 class RenewAttempts(msgspec.Struct, frozen=True, array_like=True):
     owner: str
+
+
+class AbortTransaction(msgspec.Struct, frozen=True, array_like=True):
+    """An operator aborts the transaction that began then, and no later one of the same id."""
+
+    transactional_id: str
+    start_ms: int
