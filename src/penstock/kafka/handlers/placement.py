@@ -44,7 +44,6 @@ from penstock.types import GroupId
 LISTENER_NAME = "PLAINTEXT"
 PREFERRED, UNCLEAN = 0, 1
 NO_LEADER = -1
-LOOK_AGAIN_SECONDS = 0.02
 
 
 def _topic_of(state: ClusterState, name: str, index: int) -> Topic:
@@ -135,15 +134,18 @@ async def _elected(
 ) -> PartitionResult:
     """The result, once the new leader is known here: clients that ask for metadata next should find it there."""
     answer, to = begun
-    loop = asyncio.get_running_loop()
-    while answer.error_code == ErrorCode.NONE and (known := state.topics.get(topic)) is not None:
-        if node.view.partition(known, answer.partition_id).leader == to:
-            break
-        if loop.time() > deadline:
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-            answer.error_message = f"node {to} was asked to take over and does not lead yet"
-            break
-        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    def is_awaited() -> bool:
+        known = state.topics.get(topic)
+        return known is not None and node.view.partition(known, answer.partition_id).leader != to
+
+    try:
+        async with asyncio.timeout_at(deadline):
+            while answer.error_code == ErrorCode.NONE and is_awaited():
+                await node.calls.next_change()
+    except TimeoutError:
+        answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        answer.error_message = f"node {to} was asked to take over and does not lead yet"
     return answer
 
 
