@@ -280,3 +280,47 @@ async def _sent(outcomes: list[Outcome]) -> int:
         with contextlib.suppress(KafkaError):
             await bench.ask_once()
     return len(bench.remote.asked)
+
+
+class TestAskingForADisplay:
+    """`ask_known` shows what is known now: it waits for no election, and not twice for a silent node."""
+
+    @staticmethod
+    def ask(bench: Bench, silent: set[NodeId]) -> Awaitable[Any]:
+        return bench.calls.ask_known(
+            CONTROLLER,
+            methods.CREATE_TOPIC,
+            REQUEST,
+            caller=CALLER,
+            silent=silent,
+            is_refusal=lambda response: response is None,
+        )
+
+    @pytest.mark.usefixtures("_no_delays")
+    @pytest.mark.parametrize("outcome", [None, MOVED])
+    async def test_a_node_that_refuses_is_not_asked_again(self, outcome: Outcome) -> None:
+        bench = Bench(outcome)
+        silent: set[NodeId] = set()
+        assert await self.ask(bench, silent) is None
+        assert (bench.remote.asked, silent) == ([OTHER], set())
+
+    @pytest.mark.parametrize("outcome", [None, MOVED])
+    async def test_the_node_to_which_the_role_has_moved_is_asked(self, outcome: Outcome) -> None:
+        bench = Bench(outcome, "shown")
+        bench.remote.before = lambda node: setattr(bench.directory, "at", THIRD)
+        assert await self.ask(bench, set()) == "shown"
+        assert bench.remote.asked == [OTHER, THIRD]
+
+    @pytest.mark.usefixtures("_no_delays")
+    async def test_a_node_that_does_not_answer_is_asked_once(self) -> None:
+        bench = Bench(Unanswered(ErrorCode.BROKER_NOT_AVAILABLE, "silence", may_be_done=True))
+        silent: set[NodeId] = set()
+        for _ in range(2):
+            assert await self.ask(bench, silent) is None
+        assert (bench.remote.asked, silent) == ([OTHER], {OTHER})
+
+    async def test_a_role_that_no_node_is_known_to_have_is_not_waited_for(self) -> None:
+        bench = Bench("shown")
+        bench.directory.is_known = False
+        assert await self.ask(bench, set()) is None
+        assert bench.remote.asked == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.node.calls import BROKER
+from penstock.node.calls import BROKER, LeaderOf, Target
 from penstock.node.calls.messages.queues import DescribedQueue
 from penstock.types import NodeId
 from tests.node.queues.test_waiting import Scene, play
@@ -31,14 +31,15 @@ def test_a_queue_whose_leader_has_just_moved_is_asked_of_the_next_leader(
     async def scenario(scene: Scene) -> None:
         await scene.open()
         overview, former = scene.node.queues.overview, FormerLeader()
-        partition = overview._view.partition
+        directory = scene.node.calls._directory
+        find = directory.find
 
-        def known(*of: Any) -> Any:
-            facts = partition(*of)
-            return facts if former.asked else facts._replace(leader=FORMER)
+        def known(target: Target) -> NodeId:
+            is_leader = isinstance(target, LeaderOf) and target.group in scene.partitions
+            return FORMER if is_leader and not former.asked else find(target)
 
         monkeypatch.setattr(scene.node.calls, "_remote", former)
-        monkeypatch.setattr(overview._view, "partition", known)
+        monkeypatch.setattr(directory, "find", known)
         async with asyncio.timeout(60):
             report = await overview.report(caller=BROKER, max_consumers=10)
         assert former.asked == 1

@@ -10,6 +10,7 @@ in a cluster, `remote` sends requests to other nodes.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
@@ -116,6 +117,36 @@ class Calls(Part):
                     raise self._given_up(target, problem) from problem
             await retry.pause(lambda asked=node: self._is_moved(target, asked))  # type: ignore[misc]
 
+    async def ask_known(
+        self,
+        target: Target,
+        method: Method[Q, R],
+        request: Q,
+        *,
+        caller: Caller,
+        silent: set[NodeId],
+        is_refusal: Callable[[R], bool],
+    ) -> R | None:
+        """For a display, which shows what is known now and does not wait for an election: the response of the node
+        that is known to have this role; None if there is none, or if it refuses. Another node is asked only if the role
+        has moved meanwhile. A node that leaves the request unanswered becomes `silent`, and such nodes are not
+        asked."""
+        retry = self.retry()
+        while (node := self._known(target)) != NO_NODE and node not in silent:
+            try:
+                response = await self.ask(AtNode(node), method, request, caller=caller)
+                if not is_refusal(response):
+                    return response
+            except Unanswered:
+                silent.add(node)
+            except KafkaError:
+                pass
+            is_moved = partial(self._is_moved, target, node)
+            await retry.pause(is_moved)
+            if retry.is_over or not is_moved():
+                break
+        return None
+
     def find(self, target: Target) -> NodeId:
         """The node that has this role, as far as this node knows; KafkaError while it does not."""
         return self._directory.find(target)
@@ -184,6 +215,12 @@ class Calls(Part):
             )
         code = absent_code(target)
         return await self._remote.call(node, code, method, request, caller, allowed_ms, unwanted)
+
+    def _known(self, target: Target) -> NodeId:
+        try:
+            return self._directory.find(target)
+        except KafkaError:
+            return NO_NODE
 
     def _is_moved(self, target: Target, asked: NodeId) -> bool:
         try:

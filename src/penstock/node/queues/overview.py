@@ -8,7 +8,6 @@ messages are counted where its state is stored. If a leader cannot be reached, i
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import msgspec
 
 from penstock.batch import iter_headers
 from penstock.cluster import ClusterState, Topic
-from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
-from penstock.node.calls import AtNode, Calls, LeaderOf, methods
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.calls import Calls, LeaderOf, methods
 from penstock.node.calls.messages.queue_state import CountState
 from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueConsumer, QueueDescription
 from penstock.node.metadata.cluster_view import ClusterView
@@ -184,7 +183,7 @@ class QueueOverview:
         """AT_ONCE at the same time, so that thousands of queues do not hold up other work. A leader that leaves one
         request unanswered is not asked again."""
         found: list[DescribedPartition] = []
-        silent: set[int] = set()
+        silent: set[NodeId] = set()
         remaining = iter(requests)
 
         async def describe_in_turn() -> None:
@@ -198,49 +197,31 @@ class QueueOverview:
         return found
 
     async def _described(
-        self, request: DescribeQueue, caller: Caller, silent: set[int]
+        self, request: DescribeQueue, caller: Caller, silent: set[NodeId]
     ) -> DescribedPartition | None:
         queue = request.queue
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
-        retry = self._calls.retry()
-        while True:
-            leader = self._view.partition(topic, queue.partition).leader
-            if leader != NO_LEADER and leader not in silent:
-                found = await self._ask_once(leader, request, caller, silent)
-                if found is not None and found.description is not None:
-                    return DescribedPartition(found.description, found.consumers, found.consumer_count)
-                # If another node has become the leader, that one knows the queue.
-                is_moved = partial(self._is_led_elsewhere, topic, queue.partition, leader)
-                await retry.pause(is_moved)
-                if is_moved() and not retry.is_over:
-                    continue
-            return DescribedPartition(
-                QueueDescription(
-                    group_id=queue.group_id,
-                    topic=topic.name,
-                    partition=queue.partition,
-                    leader=leader,
-                    start_offset=request.start_offset,
-                )
+        found = await self._calls.ask_known(
+            LeaderOf(GroupId(queue.topic_id, queue.partition)),
+            methods.DESCRIBE_QUEUE,
+            request,
+            caller=caller,
+            silent=silent,
+            is_refusal=lambda described: described.description is None,
+        )
+        if found is not None and found.description is not None:
+            return DescribedPartition(found.description, found.consumers, found.consumer_count)
+        return DescribedPartition(
+            QueueDescription(
+                group_id=queue.group_id,
+                topic=topic.name,
+                partition=queue.partition,
+                leader=self._view.partition(topic, queue.partition).leader,
+                start_offset=request.start_offset,
             )
-
-    async def _ask_once(
-        self, leader: int, request: DescribeQueue, caller: Caller, silent: set[int]
-    ) -> DescribedQueue | None:
-        """None if it refuses or does not answer. A display does not wait for the next leader to be elected."""
-        try:
-            return await self._calls.ask(
-                AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
-            )
-        except KafkaError as problem:
-            if isinstance(problem, Unanswered):
-                silent.add(leader)
-            return None
-
-    def _is_led_elsewhere(self, topic: Topic, partition: int, asked: int) -> bool:
-        return self._view.partition(topic, partition).leader not in {asked, NO_LEADER}
+        )
 
     async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
