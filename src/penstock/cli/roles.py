@@ -36,7 +36,7 @@ def roles() -> None:
     viewer     sees topics, records, groups and the cluster; joins no group, changes nothing
     reader     reads records, in groups of its choice
     writer     writes records, also in transactions
-    operator   creates, changes and deletes topics; reads no record, gives no right
+    operator   creates, changes and deletes topics; reads no record, gives no permission
     admin      everything, access rules and users included
     """
 

@@ -55,9 +55,9 @@ def topics() -> None:
 @click.option("-p", "--partitions", type=click.IntRange(min=1),
               help="How many partitions; the broker's default if left out.")  # fmt: skip
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1),
-              help="How many copies; the broker's default if left out.")  # fmt: skip
+              help="How many replicas; the broker's default if left out.")  # fmt: skip
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE",
-              help="A topic setting, as often as needed.")  # fmt: skip
+              help="A topic config, as often as needed.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Succeed also if the topic already exists.")
 @json_option
 @connects
@@ -116,7 +116,7 @@ def list_topics(connection: Connection, pattern: str | None, internal: bool, as_
     """List topics, all or those whose whole name matches the regular expression PATTERN."""
     matches = _matcher(pattern)
     facts = [
-        {"topic": topic, "partitions": len(held.partitions), "replicas": _copies(held.partitions.values())}
+        {"topic": topic, "partitions": len(held.partitions), "replicas": _replicas(held.partitions.values())}
         for topic, held in sorted(topic_facts.all_topics(connection).items())
         if matches(topic) and (internal or not topic.startswith("__"))
     ]
@@ -132,7 +132,7 @@ def _matcher(pattern: str | None) -> Any:
     return compiled.fullmatch
 
 
-def _copies(partitions: Iterable[Any]) -> int:
+def _replicas(partitions: Iterable[Any]) -> int:
     return max((len(partition.replicas) for partition in partitions), default=0)
 
 
@@ -140,11 +140,11 @@ def _copies(partitions: Iterable[Any]) -> int:
     epilog=examples("penstock topics describe orders", "penstock topics describe orders users --json")
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--all-configs", is_flag=True, help="Also the settings that have their default value.")
+@click.option("--all-configs", is_flag=True, help="Also the configs that have their default value.")
 @json_option
 @connects
 def describe(connection: Connection, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
-    """Show topics' partitions, offsets and settings."""
+    """Show topics' partitions, offsets and configs."""
     found = [topic_facts.describe(connection, name, all_configs=all_configs) for name in names]
     if as_json:
         show_json(found)
@@ -158,7 +158,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
     partitions = facts_table(topic["partitions"], "partition", "leader", "replicas", "in sync=isr", *offsets)
     show(f"{topic['topic']}  (id {topic['topic_id']})", partitions)
     if topic["configs"]:
-        show("", table("setting", "value", rows=sorted(topic["configs"].items())))
+        show("", table("config", "value", rows=sorted(topic["configs"].items())))
     show("")
 
 
@@ -172,8 +172,8 @@ def _show_topic(topic: dict[str, Any]) -> None:
 @click.option("-p", "--partitions", type=click.IntRange(min=1),
               help="The new number of partitions; it can only grow.")  # fmt: skip
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE",
-              help="Change a setting, as often as needed.")  # fmt: skip
-@click.option("--unset", "removals", multiple=True, metavar="NAME", help="Return a setting to its default.")
+              help="Change a config, as often as needed.")  # fmt: skip
+@click.option("--unset", "removals", multiple=True, metavar="NAME", help="Return a config to its default.")
 @connects
 def alter(
     connection: Connection,
@@ -182,7 +182,7 @@ def alter(
     changes: tuple[str, ...],
     removals: tuple[str, ...],
 ) -> None:
-    """Change a topic's settings or its number of partitions."""
+    """Change a topic's configs or its number of partitions."""
     if partitions is None and not changes and not removals:
         raise click.UsageError("nothing to change: give --partitions, --set or --unset")
     entries = [
@@ -195,7 +195,7 @@ def alter(
     if entries:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         asked = partial(_only, admin.incremental_alter_configs, resource)
-        connection.change(asked, f"changing the settings of {name}")
+        connection.change(asked, f"changing the configs of {name}")
     if partitions is not None:
         asked = partial(_only, admin.create_partitions, NewPartitions(name, partitions))
         connection.change(asked, f"adding partitions to {name}")
@@ -203,7 +203,7 @@ def alter(
 
 
 def _check_known(topic: str, removals: Iterable[str], known: Collection[str]) -> None:
-    """Brokers accept the removal of unknown settings, for tools that clean up; on the command line it is a typing
+    """Brokers accept the removal of unknown configs, for tools that clean up; on the command line it is a typing
     error."""
     from penstock.config import TOPIC_CONFIGS  # only `alter` needs it
 

@@ -3,7 +3,8 @@
     viewer      sees everything and changes nothing: topics with their records, groups, queues, users, the cluster
     reader      reads records, in groups of its choice, whose offsets and jobs it may settle
     writer      writes records, also in transactions
-    operator    creates, changes and deletes topics, looks after groups and settings; reads no record, gives no right
+    operator    creates, changes and deletes topics, looks after groups and settings; reads no record and gives no
+                permission
     admin       everything, access rules and users included
 
 A role is a set of permissions. A *grant* gives a role to a principal, either for everything or for names that a pattern
