@@ -388,7 +388,7 @@ async def test_a_lost_acknowledgement_is_repeated_without_running_the_handler_ag
         Codecs(RecordCodec(), handlers),
         {"orders": "orders"},
         lambda work: tasks.append(asyncio.ensure_future(work)),
-        buries=True,
+        keeps_dead_letters=True,
     )
     queue, other = FakeQueue(), FakeQueue()
 

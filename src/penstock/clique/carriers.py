@@ -59,19 +59,23 @@ def transport_of(
     handlers: HandlerTable,
     codec: Codec | None,
     *,
-    buries: bool,
+    keeps_dead_letters: bool,
     security: SecurityArguments | None = None,
 ) -> Transport:
-    """`codec`: None for the carrier's default. `buries`: whether dead letters are kept. `security`: for a carrier that
-    is named by its address."""
+    """`codec`: None for the carrier's default. `keeps_dead_letters`: whether messages that are given up become dead
+    letters, or are only logged. `security`: for a carrier that is named by its address."""
     carrier = secured(carrier, security or {})
     if isinstance(carrier, PenstockCarrier):
         from penstock.clique.penstock_transport import PenstockTransport
 
         codecs = Codecs(codec or RecordCodec(), handlers)
-        return PenstockTransport(clique, worker, carrier.make_client, handlers, codecs, buries=buries)
+        return PenstockTransport(
+            clique, worker, carrier.make_client, handlers, codecs, keeps_dead_letters=keeps_dead_letters
+        )
     codecs = Codecs(codec or WrappingCodec(), handlers)
-    return ForwardingTransport(clique, worker, pubsub_of(carrier), handlers, codecs, buries=buries)
+    return ForwardingTransport(
+        clique, worker, pubsub_of(carrier), handlers, codecs, keeps_dead_letters=keeps_dead_letters
+    )
 
 
 def secured(carrier: Carrier, security: SecurityArguments) -> Carrier:

@@ -115,7 +115,13 @@ class Clique(Registration):
         self._release_timeout_s = as_seconds("release_timeout", release_timeout)
         self._guard = ForkGuard()
         self._transport: Transport = transport_of(
-            carrier, self.name, self.worker, self._handlers, codec, buries=dead_letters, security=security
+            carrier,
+            self.name,
+            self.worker,
+            self._handlers,
+            codec,
+            keeps_dead_letters=dead_letters,
+            security=security,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: Membership | None = None

@@ -73,9 +73,9 @@ class ForwardingTransport:
         handlers: HandlerTable,
         codecs: Codecs,
         *,
-        buries: bool,
+        keeps_dead_letters: bool,
     ) -> None:
-        """`buries`: whether dead letters are published, or only logged."""
+        """`keeps_dead_letters`: whether dead letters are published, or only logged."""
         self._clique = clique
         self._pubsub = pubsub
         self._handlers = handlers
@@ -97,7 +97,7 @@ class ForwardingTransport:
             self._start_task,
             clique=clique,
             worker=worker,
-            buries=buries,
+            keeps_dead_letters=keeps_dead_letters,
         )
         self._intake = Intake()
         self._links = PeerLinks(pubsub, clique, self.address, self._received_frame, self._too_large)
@@ -293,7 +293,9 @@ class ForwardingTransport:
                 self._outcomes.respond(reply, headers, b"", error_of(problem))
                 source.done()
             else:
-                self._outcomes.bury(DeadMessage(stream, data, None, headers, 0, problem), source.done)
+                self._outcomes.write_dead_letter(
+                    DeadMessage(stream, data, None, headers, 0, problem), source.done
+                )
         else:
             assert self._forwarder is not None
             self._forwarder.route(item)

@@ -64,7 +64,7 @@ class Membership:
         self._is_unanswered = False
         self._latest: Table | None = None
         self.failure: Exception | None = None
-        """Why the worker is not, and will not be, a member."""
+        """The reason, once it is certain that the worker will not become or stay a member."""
         self._thread = threading.Thread(target=self._run, name=f"penstock-clique-{core.worker}", daemon=True)
 
     def start(self) -> None:

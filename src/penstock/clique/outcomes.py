@@ -17,7 +17,7 @@ from penstock.clique.work import Failed, Handled, Outcome
 
 log = logging.getLogger("penstock.clique")
 
-BURY_PAUSE_SECONDS: Final = 1.0
+DEAD_LETTER_RETRY_SECONDS: Final = 1.0
 """Between attempts to publish a dead letter. Its message is not acknowledged before."""
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Future[Any]"]
@@ -36,9 +36,9 @@ class Outcomes:
         *,
         clique: str,
         worker: str,
-        buries: bool,
+        keeps_dead_letters: bool,
     ) -> None:
-        """`buries`: whether dead letters are published, or only logged."""
+        """`keeps_dead_letters`: whether dead letters are published, or only logged."""
         self._pubsub = pubsub
         self._codecs = codecs
         self._requests = requests
@@ -46,7 +46,7 @@ class Outcomes:
         self._start_task = start_task
         self._clique = clique
         self._worker = worker
-        self._buries = buries
+        self._keeps_dead_letters = keeps_dead_letters
 
     def conclude(self, item: Item, outcome: Outcome) -> "asyncio.Future[Any] | None":
         """The item is done when the future is, if there is one."""
@@ -56,7 +56,7 @@ class Outcomes:
         if isinstance(outcome, Failed):
             key, headers = item.message.key, item.headers
             letter = DeadMessage(item.stream, item.data, key, headers, outcome.attempts, outcome.problem)
-            return self.bury(letter, item.done)
+            return self.write_dead_letter(letter, item.done)
         item.done()
         return None
 
@@ -96,15 +96,17 @@ class Outcomes:
 
     # --- dead letters
 
-    def bury(self, letter: DeadMessage, done: Callable[[], None]) -> "asyncio.Future[Any] | None":
+    def write_dead_letter(
+        self, letter: DeadMessage, done: Callable[[], None]
+    ) -> "asyncio.Future[Any] | None":
         """`done` is called when the letter is published, or there is none to publish."""
         log.error("a message of %s is given up: %s", letter.stream, error_of(letter.problem))
-        if not self._buries:
+        if not self._keeps_dead_letters:
             done()
             return None
-        return self._start_task(self._bury(letter, done))
+        return self._start_task(self._publish_dead_letter(letter, done))
 
-    async def _bury(self, letter: DeadMessage, done: Callable[[], None]) -> None:
+    async def _publish_dead_letter(self, letter: DeadMessage, done: Callable[[], None]) -> None:
         stream, data = letter.encode(clique=self._clique, worker=self._worker)
         while True:
             try:
@@ -117,7 +119,7 @@ class Outcomes:
                 return
             except ClientError as problem:
                 log.warning("a dead letter of %s could not be published: %s", letter.stream, problem)
-                await asyncio.sleep(BURY_PAUSE_SECONDS)
+                await asyncio.sleep(DEAD_LETTER_RETRY_SECONDS)
             else:
                 done()
                 return

@@ -77,10 +77,10 @@ class JobIntake:
         streams: Mapping[str, str],
         start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Future[Any]"],
         *,
-        buries: bool,
+        keeps_dead_letters: bool,
     ) -> None:
-        """`streams`: by topic. `buries`: whether records that are given up go to the dead letters, or are only
-        logged."""
+        """`streams`: by topic. `keeps_dead_letters`: whether records that are given up go to the dead letters, or are
+        only logged."""
         self._clique = clique
         self._client = client
         self._runner = runner
@@ -88,7 +88,7 @@ class JobIntake:
         self._codecs = codecs
         self._streams = streams
         self._start_task = start_task
-        self._buries = buries
+        self._keeps_dead_letters = keeps_dead_letters
         self._working: dict[JobIdentity, JobItem] = {}
         self._unacknowledged: dict[JobIdentity, int] = {}
         """Records that were handled, with their slots, until the broker has confirmed it (2)."""
@@ -178,7 +178,7 @@ class JobIntake:
                 return self._start_task(self._respond(item, result))
             case Failed(problem=problem) if item.is_request:
                 return self._start_task(self._respond_error(item, error_of(problem)))
-            case Failed(problem=problem) if self._buries:
+            case Failed(problem=problem) if self._keeps_dead_letters:
                 return item.queue.settle(item.job, "reject", epoch=item.epoch, error=problem)
             case Failed(problem=problem):
                 log.error("%r is given up: %s", item.job, error_of(problem))

@@ -62,15 +62,15 @@ class PenstockTransport:
         handlers: HandlerTable,
         codecs: Codecs,
         *,
-        buries: bool,
+        keeps_dead_letters: bool,
     ) -> None:
-        """`buries`: whether messages that are given up go to the dead letters, or are only logged."""
+        """`keeps_dead_letters`: whether messages that are given up go to the dead letters, or are only logged."""
         self._clique = clique
         self._worker = worker
         self._make_client = make_client
         self._handlers = handlers
         self._codecs = codecs
-        self._buries = buries
+        self._keeps_dead_letters = keeps_dead_letters
         self._opened_client: AsyncClient | None = None
         self._topics: set[str] = set()
         """Those that are known to exist."""
@@ -128,7 +128,7 @@ class PenstockTransport:
             self._codecs,
             self._streams,
             self._start_task,
-            buries=self._buries,
+            keeps_dead_letters=self._keeps_dead_letters,
         )
 
     async def begin_intake(self) -> None:

@@ -7,8 +7,8 @@ coordinator (`coordinator.py`), and members that share a cell with compare-and-s
     state = state.expire(worker, member_id, now_ms)  the caller has judged that a member's lease is over
     state = state.succeed(member_id, heartbeat, now_ms)   the same, and a newcomer of the same name takes its place
 
-A transition gives back the same object if nothing changed that must be durable; it may then have noted the number of
-the heartbeat, so a caller that compares and sets stores it all the same.
+A transition returns the same object if nothing changed that must be durable. The object may still have the number of
+the new heartbeat, so members that share a cell store it in any case.
 
 The life of a slot that changes hands, with the epochs in which things become so:
 
@@ -21,7 +21,8 @@ One owner at a time follows from these invariants, which the code below cites:
 
  1. Each slot has one owner at most, and only an owner that knows a table in which it owns the slot starts handlers.
  2. A slot changes its owner only after the owner has let go of it (4), or has left without any slot, or its lease was
-    judged to be over. A worker's lease ends earlier by its own clock than by the one that judges (`member.py`).
+    judged to be over. A worker's lease ends by the worker's clock before it ends by the clock of the caller who judges
+    it (`member.py`).
  3. The epoch grows with every change, the slot epoch with every change of the owner (also to another incarnation under
     the same name, and back to an owner that was to hand the slot over and may have let go of it already). A table of
     one epoch has one content. So a handler's fencing token grows from owner to owner.

@@ -10,7 +10,7 @@ affinity as a best effort and not one owner at a time: two members can see diffe
     view.tick(now_ms)          at view.next_deadline_ms
     view.table                 who owns what, by this picture; None while this member does not know enough
 
-What keeps the picture sound:
+These rules keep the picture sound:
  1. A member counts as alive only after a message of its own. A claim of another member that it is alive makes this one
     ask it. So old news, from a member that was away, do not bring back the dead.
  2. Dead members are remembered with their incarnation, so that a delayed message of theirs does not count as a sign of
@@ -221,7 +221,7 @@ class View:
         """The sender is gone, unless this comes late and its worker has been started again."""
         peer = self.peers.get(gossip.worker)
         if peer is None or gossip.incarnation >= peer.incarnation:
-            self._bury(gossip.worker, gossip.incarnation)
+            self._remember_dead(gossip.worker, gossip.incarnation)
 
     def _refute_any(self, claims: Iterable[Claim], now_ms: float) -> None:
         for claim in claims:
@@ -287,10 +287,10 @@ class View:
         for peer in list(self.peers.values()):
             silent_ms = now_ms - peer.suspected_ms
             if peer.state is PeerState.SUSPECT and silent_ms >= self._settings.suspicion_ms:
-                self._bury(peer.worker, peer.incarnation)
+                self._remember_dead(peer.worker, peer.incarnation)
                 self._outbox.append((None, self._gossip(GossipKind.ANNOUNCE, self._claim_about(peer.worker))))
 
-    def _bury(self, worker: str, incarnation: int) -> None:
+    def _remember_dead(self, worker: str, incarnation: int) -> None:
         self.peers.pop(worker, None)
         self._named.pop(worker, None)
         self._dead[worker] = max(incarnation, self._dead.pop(worker, -1))

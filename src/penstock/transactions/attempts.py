@@ -10,9 +10,9 @@ tasks are done, the driver names the winners:
     rollback(owner, version)           all are aborted
     renew(owner)                       a sign of life; lending and adding partitions are signs of life, too
 
-An attempt is an ordinary transactional id, whose record names its owner. Its states, markers and listing are those of
-every other; its name is such that it belongs to the partition of its owner. In requests of Kafka's protocol the task
-uses the owner's id and the attempt's producer (`TransactionCoordinator.id_of`).
+An attempt is an ordinary transactional id, whose record names its owner. It has states, markers and a place in lists
+like every other id. Its name is made so that it belongs to the same partition as its owner. In requests of Kafka's
+protocol the task uses the owner's id and the attempt's producer (`TransactionCoordinator.id_of`).
 
  1. An attempt is lent under an epoch that no task has had. The log has that before the task hears of it.
  2. A decision is one write: the owner's last version, the outcome of all attempts, and their next epochs. After a crash

@@ -1,8 +1,9 @@
 """The bytes of records over HTTP and WebSockets: the node counts them for its figures, and quotas count those of a user
 together with those of its Kafka clients.
 
-An HTTP client has no connection that could be mute, so it hears 429 with `Retry-After`: a request of a user that is
-above its quota is refused before anything is done. A WebSocket gets its next records later.
+On the Kafka port, the node stops reading from the connection of a client above its quota. Over HTTP it does not: a
+request of a user above its quota is refused with 429 and `Retry-After`, before anything is done. A WebSocket gets its
+next records later.
 
     publishing                       producer_byte_rate: the body of the request
     reading, receiving, peeking      consumer_byte_rate: the body of the response

@@ -5,7 +5,7 @@ requests run one at a time, with one exception that durability needs: a Produce 
 for their flush, so that a pipelining producer shares flush cycles instead of paying for one each. A Produce that cannot
 append yet holds back those behind it (`hold`): idempotent producers number their batches.
 
-Quotas: a client above one is answered, and then mute for a while (`throttle`).
+Quotas: a client above one is answered; then the port does not read from its connection for a while (`throttle`).
 
 Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
 while the client does not read its responses, and one that never does is closed by the listener's sweep.
@@ -116,7 +116,6 @@ class Connection(asyncio.BufferedProtocol):
         "_listener",
         "_lost",
         "_moved",
-        "_muted",
         "_paused",
         "_pieces",
         "_principal",
@@ -125,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         "_restricted",
         "_sending",
         "_slots",
+        "_throttled",
         "_transport",
         "_unsent",
         "_when_closed",
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._moved = 0
         """Bytes that came from the client, and that the transport got for it."""
-        self._muted: asyncio.TimerHandle | None = None
+        self._throttled: asyncio.TimerHandle | None = None
         """Set while the client is throttled: the timer that ends it."""
         self._reading = True
         self._sending = False
@@ -208,15 +208,15 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"over limits.max_connections={self._listener.max_connections}")
         elif name and (delay_ms := self._listener.node.quotas.connected(name[0])):
             # As in Kafka: not read, and closed after a while. If it were served then, a client could open any number.
-            self.mute(delay_ms)
+            self.throttle(delay_ms)
             self._listener.loop.call_later(
                 delay_ms / 1000, self.close, "over the quota connection_creation_rate of its address"
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        if self._muted is not None:
-            self._muted.cancel()
+        if self._throttled is not None:
+            self._throttled.cancel()
         self._drop_queue()
         for slot in self._slots:
             slot.give_up()
@@ -281,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        return bool(self._slots) or self._muted is not None
+        return bool(self._slots) or self._throttled is not None
 
     @property
     def held_bytes(self) -> int:
@@ -321,19 +321,23 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- quotas
 
-    def mute(self, milliseconds: int) -> None:
-        """Reads and starts nothing for so long, or for longer if it is mute for longer already."""
+    def throttle(self, milliseconds: int) -> None:
+        """Reads and starts nothing for so long, or for longer if it is throttled for longer already."""
         loop = self._listener.loop
         until = loop.time() + milliseconds / 1000
-        if milliseconds <= 0 or self.closed or (self._muted is not None and self._muted.when() >= until):
+        if (
+            milliseconds <= 0
+            or self.closed
+            or (self._throttled is not None and self._throttled.when() >= until)
+        ):
             return
-        if self._muted is not None:
-            self._muted.cancel()
-        self._muted = loop.call_at(until, self._unmute)
+        if self._throttled is not None:
+            self._throttled.cancel()
+        self._throttled = loop.call_at(until, self._end_throttling)
         self.set_reading()
 
-    def _unmute(self) -> None:
-        self._muted = None
+    def _end_throttling(self) -> None:
+        self._throttled = None
         self._pump()
 
     # --- for handlers
@@ -370,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         """Starts requests that may start now, and pauses or resumes reading."""
         queue, slots = self._queue, self._slots
         began = 0.0
-        while queue and not (self.closed or self._draining_since or self._holds or self._muted):
+        while queue and not (self.closed or self._draining_since or self._holds or self._throttled):
             if slots and not self._may_overlap(queue[0][0]):
                 break
             self._start(*queue.popleft())
@@ -388,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._queue) < listener.limits.max_in_flight_requests_per_connection
             and not self._draining_since
             and not self._growing
-            and self._muted is None
+            and self._throttled is None
             and not listener.is_full
         )
         if wanted != self._reading and self._transport is not None and not self.closed:

@@ -1,5 +1,6 @@
 """Quotas on the Kafka port, as Kafka keeps them: a request above a quota is answered at once, and the response says for
-how long the client is throttled. For so long its connection is mute: nothing more of it is read or started.
+how long the client is throttled. For so long the port does not read from its connection and starts no more of its
+requests.
 
     Produce                   the bytes of the request, counted when its batches are appended
     Fetch                     the bytes of records. A throttled Fetch is answered without records, and these are not
@@ -29,10 +30,10 @@ MUTATIONS = frozenset({ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE
 LENGTH_BYTES = 4
 
 
-class Mutable(Protocol):
+class ThrottledConnection(Protocol):
     """A connection, as far as it matters here."""
 
-    def mute(self, milliseconds: int) -> None:
+    def throttle(self, milliseconds: int) -> None:
         """Reads and starts nothing for so long."""
         ...
 
@@ -70,7 +71,7 @@ class Throttle:
 
     def handle(
         self,
-        connection: Mutable,
+        connection: ThrottledConnection,
         header: RequestHeader,
         context: RequestContext,
         request: Message,
@@ -91,11 +92,11 @@ class Throttle:
             return _finish(work, BusyTime(response))
         return work.conclude(response)
 
-    def forwarded(self, connection: Mutable, header: RequestHeader, frame: memoryview) -> None:
+    def forwarded(self, connection: ThrottledConnection, header: RequestHeader, frame: memoryview) -> None:
         """The controller's response to a request that was forwarded: the client is throttled as it says."""
         if header.api_key in MUTATIONS:
             _, response = decode_response(header.api_key, header.api_version, frame[LENGTH_BYTES:])
-            connection.mute(getattr(response, "throttle_time_ms", 0))
+            connection.throttle(getattr(response, "throttle_time_ms", 0))
 
 
 async def _finish(work: "_Work", response: BusyTime) -> Message | None:
@@ -109,7 +110,7 @@ class _Work:
 
     __slots__ = ("_api_key", "_caller", "_connection", "_quotas", "_throttle_ms", "busy_seconds")
 
-    def __init__(self, quotas: Quotas, connection: Mutable, api_key: int, caller: Caller) -> None:
+    def __init__(self, quotas: Quotas, connection: ThrottledConnection, api_key: int, caller: Caller) -> None:
         self._quotas = quotas
         self._connection = connection
         self._api_key = api_key
@@ -121,10 +122,10 @@ class _Work:
         if throttle_ms:
             self._quotas.throttled(kind)
             self._throttle_ms = max(self._throttle_ms, throttle_ms)
-            self._connection.mute(throttle_ms)
+            self._connection.throttle(throttle_ms)
 
     def produced(self, size: int) -> None:
-        """Mutes at once and not when the batches are committed: a producer may have many requests under way."""
+        """Throttles at once and not when the batches are committed: a producer may have many requests under way."""
         kind = QuotaKind.PRODUCER_BYTE_RATE
         self._throttle(kind, self._quotas.record(kind, self._caller, size))
 

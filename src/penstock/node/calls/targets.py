@@ -74,7 +74,8 @@ class Directory:
         self._is_alone = is_alone
 
     def find(self, target: Target) -> NodeId:
-        """NotExecuted while no node is known to have the role. KafkaError if its topic was deleted: waiting is in vain.
+        """NotExecuted while no node is known to have the role. KafkaError if the topic was deleted: no node will have
+        the role any more.
 
         A node that is alone has every role, whether or not the partition in question is online: its handler knows why
         it cannot serve."""

@@ -10,9 +10,9 @@ every moment, however many clients send halves of requests or never read their r
                                 responses
     nothing left                a response waits for its turn; turns come in the order of the requests
 
-A batch of more than half of the budget gets its turn when half of the budget is free: a batch may be larger than the
-whole budget, and a client without competitors must be served. Nothing else exceeds the limit by more than one read of a
-socket.
+A batch may be larger than the whole budget, and must be sent nevertheless. So a batch of more than half of the budget
+waits only until half of the budget is free, and then exceeds the limit. Nothing else exceeds it by more than one read
+of a socket.
 
 Memory comes back as clients read. Where clients wait for it, the port closes those that do not read.
 """

@@ -1,7 +1,7 @@
 """Attempts at work: requests of tasks and drivers to the coordinator of their owner, wherever it is.
 
-`transactions/attempts.py` has the rules. Every request may be repeated: a repeated decision changes nothing, and an
-attempt that was lent in vain is taken back with the next decision.
+`transactions/attempts.py` has the rules. Every request may be repeated: a repeated decision changes nothing. If the
+response with an attempt is lost, no task uses that attempt, and the next decision takes it back.
 """
 
 from typing import TypeVar
