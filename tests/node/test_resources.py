@@ -142,7 +142,6 @@ def test_facts_of_topics_that_were_deleted_are_left_out() -> None:
 LOOK_AT_STATE = {
     "kafka/handlers/login.py",  # whether the user of a connection still exists
     "web/callers.py",  # the same for HTTP
-    "web/api/users.py",  # a user may list its own tokens without a permission on the cluster
     "web/websocket_frames.py",  # the address of a node
 }
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.cluster import ClusterState, PlacementRules
-from penstock.config import NodeConfig, ShareGroupConfig, static_broker_configs
+from penstock.config import NodeConfig, static_broker_configs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.late_loading import late
 from penstock.log.disk import Disk
@@ -350,10 +350,6 @@ class Node(LateParts):
         partition = self.partitions.get(topic, index)
         partition.check_leads()
         return partition
-
-    def group_config(self, group_id: str) -> ShareGroupConfig:
-        """The configs of a queue."""
-        return self.metadata.state.group_config(group_id)
 
     def disk_space(self) -> tuple[int, int]:
         """Total and usable bytes of the disk; -1 where that means nothing."""

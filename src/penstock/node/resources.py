@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from penstock.cluster import ClusterState, Topic
-from penstock.config import ConfigEntry, describe_broker, describe_group, describe_topic
+from penstock.config import ConfigEntry, ShareGroupConfig, describe_broker, describe_group, describe_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.access import Access
 from penstock.node.calls.methods import CHECKED, Needs
@@ -293,6 +293,10 @@ class Resources:
         """The configs that were set for a group, which need not exist."""
         self.check(caller, operation, ResourceType.GROUP, group_id)
         return self._state.group_configs.get(group_id, {})
+
+    def queue_config(self, group_id: str) -> ShareGroupConfig:
+        """The configs of a queue as the broker uses them. For callers that were allowed to name it."""
+        return self._state.group_config(group_id)
 
     def described_group(
         self, caller: Caller, group_id: str, operation: Operation, names: Collection[str] | None = None

@@ -52,7 +52,7 @@ class CliqueMember:
         """Returns when this node knows that the queue is that of a clique; Ended if it is another one."""
         node = self._node
         if not await node.metadata.until(
-            lambda: node.group_config(self._clique).owner_ordered, QUEUE_SECONDS
+            lambda: node.resources.queue_config(self._clique).owner_ordered, QUEUE_SECONDS
         ):
             message = f"queue {self._clique!r} is not that of a clique: its penstock.queue.order is not owner"
             raise Ended("not_a_clique", message)
@@ -122,7 +122,7 @@ class CliqueConnections:
 
 def check_kind(node: Node, request: Work) -> None:
     """Ended if a worker without a clique asks for the queue of one."""
-    if request.clique is None and node.group_config(request.queue).owner_ordered:
+    if request.clique is None and node.resources.queue_config(request.queue).owner_ordered:
         message = (
             f"queue {request.queue!r} is that of a clique (penstock.queue.order=owner): only its workers get messages; "
             "use another queue"

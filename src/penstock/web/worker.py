@@ -410,7 +410,7 @@ class Worker:
         """Begins to open the queue on a partition, unless it is open. Not awaited: one that takes long must not hold up
         the others."""
         driver = self._drivers.get(key)
-        config = self._node.group_config(self._request.queue)
+        config = self._node.resources.queue_config(self._request.queue)
         if key not in self._opening and (driver is None or driver.ended or driver.config != config):
             task = self._opening[key] = asyncio.ensure_future(self._find(key))
             task.add_done_callback(lambda _: self._look_soon(0.0))
@@ -463,7 +463,7 @@ class Worker:
         partitions = [
             {"topic": key.topic, "partition": key.partition} for key in self._drivers if key not in held
         ]
-        config = self._node.group_config(self._request.queue)
+        config = self._node.resources.queue_config(self._request.queue)
         notice: Notice = {
             "type": "working",
             "queue": self._request.queue,

@@ -422,4 +422,6 @@ def test_any_node_accepts_a_groups_configs_and_all_nodes_know_them(
     host, port = trio.address(node_id)
     alter(AdminClient({"bootstrap.servers": f"{host}:{port}"}), group, entry(LOCK, "60000"))
     nodes = [trio.node(one) for one in trio.running]
-    trio.eventually(lambda: all(node.group_config(group).record_lock_duration_ms == 60_000 for node in nodes))
+    trio.eventually(
+        lambda: all(node.resources.queue_config(group).record_lock_duration_ms == 60_000 for node in nodes)
+    )

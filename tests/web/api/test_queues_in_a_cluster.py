@@ -206,7 +206,7 @@ def test_waiting_receives_are_not_woken_while_the_lease_limit_is_reached(
     callers[1].post("/v1/queues", json=wish).raise_for_status()
     trio.hand_over(name, 1)
     publish(callers[1], name, 0, 3, 6)
-    trio.eventually(lambda: trio.node(1).group_config(name).max_record_locks == 1)
+    trio.eventually(lambda: trio.node(1).resources.queue_config(name).max_record_locks == 1)
     driver = driver_of(trio, name)
 
     def scene() -> tuple[int, bool, bool, bool]:

@@ -105,7 +105,7 @@ async def share_acknowledge(
             )
         answers.setdefault(topic_id, []).append(row)
     return ShareAcknowledgeResponse(
-        acquisition_lock_timeout_ms=node.group_config(group_id).record_lock_duration_ms,
+        acquisition_lock_timeout_ms=node.resources.queue_config(group_id).record_lock_duration_ms,
         responses=[
             acknowledge_messages.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=rows)
             for topic_id, rows in answers.items()
@@ -358,7 +358,7 @@ class _Attempt:
             leader_id, epoch = _hint(hints, code, topic_id, index)
             row.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
             answers.setdefault(topic_id, []).append(row)
-        lease_ms = self._node.group_config(self._session.group_id).record_lock_duration_ms
+        lease_ms = self._node.resources.queue_config(self._session.group_id).record_lock_duration_ms
         return ShareFetchResponse(
             acquisition_lock_timeout_ms=lease_ms,
             responses=[

@@ -104,6 +104,12 @@ class AccessAdmin:
         await self._calls.ask(CONTROLLER, methods.DELETE_USER, DeleteUser(user), caller=caller)
         await self.applied(lambda state: user not in state.access.users)
 
+    def tokens_of(self, user: str, *, caller: Caller) -> list[ApiToken] | None:
+        """The API tokens of a user; None if there is no such user."""
+        self._check_own(caller, user, Operation.DESCRIBE)
+        access = self._metadata.state.access
+        return list(access.tokens_of(user)) if user in access.users else None
+
     async def create_token(
         self, user: str, *, description: str, lifetime_ms: int | None, caller: Caller
     ) -> tuple[str, ApiToken]:
@@ -192,7 +198,7 @@ class AccessAdmin:
     async def _change(self, decide: Decide) -> None:
         await self._metadata.change(decide)
 
-    def _check_own(self, caller: Caller, user: str) -> None:
-        """Raises unless the caller is this user, or may change all users."""
+    def _check_own(self, caller: Caller, user: str, operation: Operation = Operation.ALTER) -> None:
+        """Raises unless the caller is this user, or may do this with all users."""
         if caller.principal != principals.user(user):
-            self._resources.check_cluster(caller, Operation.ALTER)
+            self._resources.check_cluster(caller, operation)

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.calls import BROKER
 from penstock.node.calls.retry import may_repeat
 from penstock.node.scheduling.clock import SteadyClock
 from penstock.node.scheduling.logged_bugs import logged_bugs
@@ -219,10 +220,10 @@ class SubscriptionManager:
     # --- where a subscription begins
 
     def _topics(self, request: SubscribeRequest) -> list[Topic]:
-        known = self._node.metadata.state.topics
+        """Those that the subscriber asks for. Its port has checked that it may read them."""
         found = []
         for name in dict.fromkeys(request.topics):
-            topic = known.get(name)
+            topic = self._node.resources.visible_topic(BROKER, name)
             if topic is None or topic.internal:
                 raise SubscribeRefused(
                     "unknown_topic", f"there is no topic {name!r}: create it before you subscribe"

@@ -58,7 +58,7 @@ class Cliques:
         """The first heartbeat creates the settings of the clique's queue: the broker does it, because workers need no
         right to change configs, and the audit log names the worker's principal. Problem: another group has the name."""
         node = self._node
-        if node.group_config(clique).owner_ordered:
+        if node.resources.queue_config(clique).owner_ordered:
             return
         if clique == HANDLED_QUEUE:
             raise wrong("clique", f"{HANDLED_QUEUE} is reserved for the broker: choose another name")
@@ -120,7 +120,7 @@ class Cliques:
         self, caller: Caller, clique: str, visible: Collection[str], rows: Sequence[QueueDescription]
     ) -> list[CliqueStreamFacts]:
         """Of those that a worker handles, or on which the queue has begun, the ones that the caller may see."""
-        config = self._node.group_config(clique)
+        config = self._node.resources.queue_config(clique)
         found = []
         for name in sorted(visible):
             mine = [row for row in rows if row.topic == name]

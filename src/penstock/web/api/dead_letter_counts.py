@@ -20,7 +20,7 @@ LetterCounts = dict[str, int]
 
 def letter_topics(node: Node, queue: str, topics: Iterable[str]) -> set[str]:
     """The topics that get the dead letters of a queue on these topics, whether or not they exist yet."""
-    config = node.group_config(queue)
+    config = node.resources.queue_config(queue)
     return {config.dead_letter_topic_of(topic) for topic in topics}
 
 

@@ -286,7 +286,7 @@ class DeadLetters:
         descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
         if not descriptions:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
-        config = self._node.group_config(queue)
+        config = self._node.resources.queue_config(queue)
         names = {config.dead_letter_topic_of(description.topic) for description in descriptions}
         resources = self._node.resources
         if not resources.visible(caller, ResourceType.TOPIC, names, Operation.READ):

@@ -175,7 +175,7 @@ class QueueJobs:
             asyncio.ensure_future(while_wanted(call.request, receiving)),
         )
         jobs = await self._opened(call, asked, partitions, received)
-        lease_ms = self._node.group_config(queue).record_lock_duration_ms
+        lease_ms = self._node.resources.queue_config(queue).record_lock_duration_ms
         answer = Received(queue=queue, consumer=consumer, lease_ms=lease_ms, jobs=jobs)
         size = sum(len(row.records) for row in received)
         return Answer(200, await offloaded(size, msgspec.json.encode, answer))

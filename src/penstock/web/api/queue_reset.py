@@ -74,7 +74,7 @@ class QueueReset:
         if connected and not wanted.dry_run:
             message = has_consumers(queue, connected)
             raise refused(ErrorCode.NON_EMPTY_GROUP, message, "queue")
-        isolation = self._node.group_config(queue).isolation
+        isolation = self._node.resources.queue_config(queue).isolation
         moves: list[Move] = []
         for topic, rows in _chosen(queue, report.descriptions, wanted).items():
             targets = await _targets(call.client, topic, rows, wanted, isolation)

@@ -146,7 +146,7 @@ class Queues:
         consumers = report.consumers_of(queue)
         return QueueFacts(
             queue=queue,
-            settings=_settings(self._node.group_config(queue)),
+            settings=_settings(self._node.resources.queue_config(queue)),
             partitions=[_partition(description) for description in report.descriptions],
             consumers=[_consumer(one) for one in consumers.listed],
             more_consumers=consumers.has_more,
@@ -280,7 +280,7 @@ class Queues:
         await self._alter(client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         await self.applied(caller, wanted.queue, wanted.group_configs())  # the isolation is one of them
         first = LATEST if wanted.start == "latest" else EARLIEST
-        isolation = self._node.group_config(wanted.queue).isolation
+        isolation = self._node.resources.queue_config(wanted.queue).isolation
         starts = await get_offsets(client, name, range(topic.partitions), first, isolation)
         await self._begin(caller, wanted.queue, topic, starts)
         await rules.create(client)
@@ -380,7 +380,7 @@ class Queues:
         known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
-        isolation = self._node.group_config(queue).isolation  # an open transaction is not purged
+        isolation = self._node.resources.queue_config(queue).isolation  # an open transaction is not purged
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [description for description in descriptions if description.topic == name]

@@ -78,10 +78,11 @@ class Users:
     # --- tokens
 
     async def list_tokens(self, call: Call[UserParams, None]) -> TokenList:
-        user, access = call.params.user, self._node.metadata.state.access
-        if user not in access.users:
+        user = call.params.user
+        tokens = self._node.access_admin.tokens_of(user, caller=call.caller)
+        if tokens is None:
             raise Problem(404, "resource_not_found", f"there is no user {user!r}", "user")
-        return TokenList(tokens=[TokenFacts.of(token) for token in access.tokens_of(user)])
+        return TokenList(tokens=[TokenFacts.of(token) for token in tokens])
 
     async def create_token(self, call: Call[UserParams, NewToken]) -> MadeToken:
         text, token = await self._node.access_admin.create_token(
