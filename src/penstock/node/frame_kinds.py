@@ -1,6 +1,10 @@
 """The kinds of frames between nodes. Numbers are on the wire and are never used for another kind. Numbers below these
-belong to the transport and the calls, as does 23."""
+belong to the transport."""
 
+CALL = 16
+"""These and CANCEL are of `peers.rpc`."""
+ANSWER = 17
+FAILURE = 18
 RAFT = 19
 """Raft messages of many groups."""
 HEARTBEAT = 20
@@ -8,3 +12,5 @@ HEARTBEAT = 20
 LEADERS = 21
 GOSSIP = 22
 """Gossip packets that go over a connection instead of a datagram."""
+CANCEL = 23
+"""Came with a later version than the others. An earlier one drops this frame."""

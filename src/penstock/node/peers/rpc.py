@@ -25,15 +25,12 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError, ProtocolViolation
+from penstock.node.frame_kinds import ANSWER, CALL, CANCEL, FAILURE
 from penstock.node.peers.dispatcher import FrameDispatcher
-from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, Transport
+from penstock.node.peers.transport import Body, Buffer, Transport
 from penstock.types import NodeId
 
 log = logging.getLogger("penstock.peers")
-
-CALL, ANSWER, FAILURE = FIRST_FREE_KIND, FIRST_FREE_KIND + 1, FIRST_FREE_KIND + 2
-CANCEL = FIRST_FREE_KIND + 7
-"""Came later than those of `node.frame_kinds`."""
 
 _CALL = Struct(">IH")
 _NUMBER = Struct(">I")
