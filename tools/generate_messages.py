@@ -31,7 +31,7 @@ NEVER = 1 << 15
 WIDTH = 110
 
 API_KEYS = [
-    *range(4), *range(8, 38), *range(42, 52), 55, 57, 60, 61, 65, 66, 68, 69, *range(74, 80), 90, 91, 92,
+    *range(4), *range(8, 38), *range(42, 52), 55, 60, 61, 65, 66, 68, 69, *range(74, 80), 90, 91, 92,
 ]  # fmt: skip
 DATA_MESSAGES = ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"]
 

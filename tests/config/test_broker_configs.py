@@ -56,7 +56,7 @@ def test_a_described_broker_shows_the_values_that_it_uses() -> None:
     assert entries["num.partitions"].value == "4"
     assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["num.partitions"].read_only
-    assert entries["group.max.session.timeout.ms"].is_default
+    assert entries["group.max.session.timeout.ms"].source is ConfigSource.DEFAULT_CONFIG
     assert entries["log.retention.ms"].type is ConfigType.LONG
     assert not entries["log.retention.ms"].read_only
     assert entries["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
@@ -100,9 +100,10 @@ def test_milliseconds_win_and_are_unset_by_default() -> None:
     units = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
     assert [nothing_set.value(name) for name in units] == [None, None, "168"]
     (described,) = describe_broker(nothing_set, ["log.retention.ms"])
-    assert (described.value, described.is_default, described.synonyms) == (None, True, ())
+    default = ConfigSource.DEFAULT_CONFIG
+    assert (described.value, described.source, described.synonyms) == (None, default, ())
     (topic,) = describe_topic({}, nothing_set, ["retention.ms"])
-    assert (topic.value, topic.is_default, topic.synonyms) == ("604800000", True, ())
+    assert (topic.value, topic.source, topic.synonyms) == ("604800000", default, ())
     assert BrokerConfigs(this_node={"log.retention.ms": "-1"}).value("log.retention.hours") == "168"
 
 

@@ -183,7 +183,7 @@ def test_a_description_tells_what_was_set() -> None:
 def test_a_group_without_configs_is_described_by_the_defaults() -> None:
     entries = describe_group({}, ShareGroupSettings())
     assert [entry.name for entry in entries] == sorted(GROUP_CONFIGS)
-    assert all(entry.is_default and not entry.read_only for entry in entries)
+    assert {(entry.source, entry.read_only) for entry in entries} == {(ConfigSource.DEFAULT_CONFIG, False)}
 
 
 # --- the node's settings of all groups

@@ -91,24 +91,6 @@ def test_a_clean_stop_is_distinguished_from_a_crash(disk: Disk) -> None:
     assert not DataFolder.open(disk, node_id=ONE).was_clean
 
 
-def test_a_term_is_never_used_twice_after_a_power_cut_at_any_operation() -> None:
-    disk = SimDisk(1)
-    used: list[int] = []
-    survivors: list[tuple[int, SimDisk]] = []
-    disk.on_operation = lambda number, *_: survivors.extend(
-        (len(used), disk.after_power_cut(s)) for s in range(3)
-    )
-    folder = DataFolder.open(disk, node_id=ONE)
-    while len(used) < 4:
-        used.append(folder.next_term())
-    folder.release()
-    assert used == sorted(set(used))
-    assert len(survivors) > 60
-    for count, after in survivors:
-        again = DataFolder.open(after, node_id=ONE)
-        assert again.next_term() not in used[:count]
-
-
 def test_leftovers_of_deleted_topics_are_removed(disk: Disk) -> None:
     folder = DataFolder.open(disk, node_id=ONE)
     log = Log.open(disk, f"{folder.topics_dir}/orders-0", config())
@@ -147,7 +129,7 @@ def test_a_folder_of_an_older_version_gets_an_incarnation(disk: Disk) -> None:
     disk.write_file_atomic("meta/identity", crc32c(content).to_bytes(4, "big") + content)
     folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
     assert folder.incarnation > 0
-    assert (folder.cluster_id, folder.next_term()) == ("mine", 42)
+    assert folder.cluster_id == "mine"
     assert folder.founders == (Replica(ONE, folder.incarnation),)
     folder.release()
     assert DataFolder.open(disk, node_id=ONE).incarnation == folder.incarnation

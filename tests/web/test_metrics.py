@@ -92,7 +92,8 @@ def test_partitions_show_size_and_offsets() -> None:
 def test_a_groups_lag_is_the_number_of_messages_that_are_left_to_read() -> None:
     offsets = {TopicPartition("orders", 0): 60, TopicPartition("deleted", 0): 5}
     groups = [GroupSummary("billing", "stable", 2, offsets), GroupSummary("idle", "empty", 0, {})]
-    found = scrape(snapshot(groups=group_figures(groups, [held("orders", 0, start=0, end=100)])))
+    here = {("orders", 0): held("orders", 0, start=0, end=100)}
+    found = scrape(snapshot(groups=tuple(group_figures(group, here) for group in groups)))
     assert found[labelled("penstock_group_lag", group="billing", topic="orders", partition="0")] == 40
     assert labelled("penstock_group_lag", group="billing", topic="deleted", partition="0") not in found
     assert found[labelled("penstock_group_members", group="billing")] == 2
@@ -105,14 +106,14 @@ def test_a_groups_lag_is_the_number_of_messages_that_are_left_to_read() -> None:
 )
 def test_lag_is_between_zero_and_the_size_of_the_log(committed: int, lag: int) -> None:
     group = GroupSummary("odd", "empty", 0, {TopicPartition("orders", 0): committed})
-    [figures] = group_figures([group], [held("orders", 0, start=4, end=10)])
+    figures = group_figures(group, {("orders", 0): held("orders", 0, start=4, end=10)})
     assert figures.lags == (("orders", 0, lag),)
 
 
 def test_labels_with_quotes_and_newlines_survive() -> None:
     name = 'a "quoted"\nname\\'
-    groups = group_figures([GroupSummary(name, "empty", 7, {})], [])
-    assert scrape(snapshot(groups=groups))[labelled("penstock_group_members", group=name)] == 7
+    figures = group_figures(GroupSummary(name, "empty", 7, {}), {})
+    assert scrape(snapshot(groups=(figures,)))[labelled("penstock_group_members", group=name)] == 7
 
 
 def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:

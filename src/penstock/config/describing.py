@@ -33,11 +33,6 @@ class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
     synonyms: tuple[ConfigSynonym, ...]
     sensitive: bool = False
 
-    @property
-    def is_default(self) -> bool:
-        """DescribeConfigs v0 has this instead of the source."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 def describe_topic(
     overrides: Mapping[str, str], broker: BrokerConfigs, names: Collection[str] | None = None

@@ -30,7 +30,7 @@ from penstock.batch.checksum import crc32c
 from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, StorageError, UnknownFormat
 from penstock.log.disk import SECTOR_SIZE, Disk, Lock, read_uncached
 from penstock.log.layout import DELETED_SUFFIX
-from penstock.types import NodeId, Replica, Term
+from penstock.types import NodeId, Replica
 
 FORMAT = b"penstock 1\n"
 LOCK = "lock"
@@ -59,7 +59,7 @@ class Identity(msgspec.Struct, array_like=True, kw_only=True):
     """"": not known yet."""
     node_id: int
     last_term: int = -1
-    """The greatest term issued. A term is never used twice, whatever happened to its leader."""
+    """Of the versions before clusters, which issued terms here. Kept for the order of the fields."""
     incarnation: int = 0
     """Created with the folder, 63 random bits: a node that has lost its folder comes back as another replica. 0: the
     folder is from a version before incarnations."""
@@ -149,12 +149,6 @@ class DataFolder:
             changed = msgspec.structs.replace(identity, cluster_id=cluster_id, founders=pairs)
             _save_identity(self._disk, changed)
             self._identity = changed
-
-    def next_term(self) -> Term:
-        """A term that was never used here before; on the disk when this returns."""
-        self._identity.last_term += 1
-        _save_identity(self._disk, self._identity)
-        return Term(self._identity.last_term)
 
     def release(self) -> None:
         """All logs are closed: marks the folder as clean and releases the lock."""

@@ -6,7 +6,7 @@ object that changes. The figures of one partition, group or queue are of one mom
 """
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import cast
 
 import msgspec
@@ -116,7 +116,7 @@ async def take_snapshot(node: Node) -> MetricsSnapshot:
         partitions=partitions,
         held_back=tuple(held for _, held in node.undone_retention.held_back()),
         offline_partitions=node.partitions.offline_count(),
-        groups=tuple([_group(group, held) async for group in groups]),
+        groups=tuple([group_figures(group, held) async for group in groups]),
         queues=tuple(await node.queues.manager.figures()),
         transactions=await node.transactions.figures(),
         push=node.subscriptions.figures(),
@@ -157,15 +157,8 @@ def _unstable(partition: Partition) -> int:
     return max(0, partition.high_watermark - partition.end_for(Isolation.READ_COMMITTED))
 
 
-def group_figures(
-    groups: Iterable[GroupSummary], partitions: Iterable[PartitionFigures]
-) -> tuple[GroupFigures, ...]:
-    """Groups with their lag on those of the partitions that are held here."""
-    held = {(figures.topic, figures.partition): figures for figures in partitions}
-    return tuple(_group(group, held) for group in groups)
-
-
-def _group(group: GroupSummary, held: Mapping[tuple[str, int], PartitionFigures]) -> GroupFigures:
+def group_figures(group: GroupSummary, held: Mapping[tuple[str, int], PartitionFigures]) -> GroupFigures:
+    """A group, with its lag on those of the partitions that are held here."""
     return GroupFigures(
         group_id=group.group_id,
         state=group.state,

@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
+from penstock.batch import Record
 from penstock.cluster import OFFSETS_TOPIC, NewTopic, TopicCreated, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
 from penstock.node import MetadataLog, Node
-from penstock.node.coordination.internal_topic import records_between
+from penstock.node.coordination.internal_topic import entries_between
 from penstock.types import TopicPartition
 
 GROUP = "billing"
@@ -60,7 +61,8 @@ def committed(node: Node) -> dict[TopicPartition, int]:
 def stored_about(node: Node, topic: str) -> list[bytes | None]:
     """The values of the records about offsets of this topic."""
     partition = node.partitions.get(OFFSETS_TOPIC, 0)
-    records = records_between(partition, partition.start_offset, partition.high_watermark)
+    entries = entries_between(partition, partition.start_offset, partition.high_watermark)
+    records = [entry.content for entry in entries if isinstance(entry.content, Record)]
     return [record.value for record in records if topic.encode() in (record.key or b"")]
 
 

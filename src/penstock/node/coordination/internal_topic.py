@@ -40,13 +40,6 @@ def entries_between(partition: Partition, offset: Offset, end: Offset) -> Iterat
         offset = Offset(max(header.next_offset for _, header in iter_headers(chunk)))
 
 
-def records_between(partition: Partition, offset: Offset, end: Offset) -> Iterator[Record]:
-    """The records among the entries."""
-    for entry in entries_between(partition, offset, end):
-        if isinstance(entry.content, Record):
-            yield entry.content
-
-
 def read_chunk(partition: Partition, offset: Offset, end: Offset) -> bytes:
     """The next batches from `offset` on and below `end`; empty if there are none."""
     return partition.log.read(offset, READ_BYTES, limit=end)

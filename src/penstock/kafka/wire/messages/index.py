@@ -55,7 +55,6 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
-    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -119,7 +118,6 @@ APIS: Final[dict[int, Api]] = {
     50: Api("describe_user_scram_credentials", "DescribeUserScramCredentials", 0, 0, 0),
     51: Api("alter_user_scram_credentials", "AlterUserScramCredentials", 0, 0, 0),
     55: Api("describe_quorum", "DescribeQuorum", 0, 2, 0),
-    57: Api("update_features", "UpdateFeatures", 0, 2, 0),
     60: Api("describe_cluster", "DescribeCluster", 0, 2, 0),
     61: Api("describe_producers", "DescribeProducers", 0, 0, 0),
     65: Api("describe_transactions", "DescribeTransactions", 0, 0, 0),
