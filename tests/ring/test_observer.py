@@ -3,7 +3,7 @@
 from penstock.ring import SLOTS, HeartbeatReply, HeartbeatStatus
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.member import MemberCore
-from penstock.ring.observer import SILENCE, SilenceObserver, apply_heartbeat
+from penstock.ring.observer import SILENCE, SilenceObserver, apply_heartbeat, conflict_pause_s
 from penstock.ring.state_codec import decode_state, encode_state
 
 LEASE_MS = 8_000
@@ -131,3 +131,10 @@ def test_a_write_with_an_unknown_outcome_can_be_repeated() -> None:
     assert (answer.status, answer.epoch) == (HeartbeatStatus.OK, reply.epoch)
     assert again is state
     assert second.heartbeat(10) is HeartbeatStatus.OK
+
+
+def test_pauses_after_conflicts_grow_up_to_half_a_second() -> None:
+    pauses = [conflict_pause_s(tries) for tries in range(1, 100)]
+    assert pauses[:3] == [0.01, 0.02, 0.04]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.5

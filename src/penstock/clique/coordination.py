@@ -14,13 +14,10 @@ from penstock.clique.pubsub import Delivery, PubSub
 from penstock.errors import UnknownFormat
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.heartbeats import Heartbeat, HeartbeatReply
-from penstock.ring.observer import SilenceObserver, apply_heartbeat
+from penstock.ring.observer import SilenceObserver, apply_heartbeat, conflict_pause_s
 from penstock.ring.state_codec import decode_state, encode_state
 from penstock.ring.table import Table
 
-CONFLICT_PAUSE_S: Final = 0.01
-"""The longest pause before the second try to change the cell; it doubles with each further one."""
-CONFLICT_PAUSE_MAX_S: Final = 0.5
 HINT_BYTES_MAX: Final = 20
 """Digits of an epoch."""
 
@@ -74,7 +71,7 @@ class CellCoordinator:
 
     async def heartbeat(self, heartbeat: Heartbeat, wait_s: float = 0.0) -> HeartbeatReply:
         """Repeats until the state that it has read is the state that it replaces."""
-        pause_s = CONFLICT_PAUSE_S
+        tries = 0
         while True:
             revision, before = await self._read()
             silent = self._observer.silent(before, lease_clock_ms())
@@ -84,8 +81,8 @@ class CellCoordinator:
                 if state.epoch != before.epoch:
                     await self._pubsub.publish(self._hints, b"%d" % state.epoch)
                 return reply
-            await asyncio.sleep(pause_s * self._random.random())
-            pause_s = min(2 * pause_s, CONFLICT_PAUSE_MAX_S)
+            tries += 1
+            await asyncio.sleep(conflict_pause_s(tries) * self._random.random())
 
     async def newer_table(self, epoch: int, timeout_s: float) -> Table | None:
         with suppress(TimeoutError):

@@ -21,13 +21,12 @@ from penstock.clique.coordination import Coordinator
 from penstock.clique.errors import CliqueError
 from penstock.clique.message import Slots
 from penstock.clique.tasks import end_tasks
-from penstock.ring.heartbeats import HeartbeatReply, HeartbeatStatus
+from penstock.ring.heartbeats import HEARTBEAT_TIMEOUTS_PER_LEASE, HeartbeatReply, HeartbeatStatus
 from penstock.ring.member import MemberCore
 from penstock.ring.table import Table
 
 log = logging.getLogger("penstock.clique")
 
-HEARTBEAT_TIMEOUTS_PER_LEASE: Final = 4
 WATCH_SECONDS: Final = 5.0
 """How long one request for a newer table waits."""
 HELD_PART_OF_LEASE: Final = 0.2

@@ -15,6 +15,8 @@ from penstock.ring.table import NO_EPOCH, Table
 
 DEFAULT_LEASE_MS = 8_000
 """A crash costs this long. Shorter leases end when a busy machine delays a few heartbeats."""
+HEARTBEAT_TIMEOUTS_PER_LEASE = 4
+"""A member gives up a heartbeat after this part of a lease, and sends another one."""
 LEASE_MS_MIN = 500
 """Below, ordinary pauses of a process (garbage collection, a busy machine) would end leases all the time."""
 LEASE_MS_MAX = 600_000

@@ -7,6 +7,7 @@ Each member applies its own heartbeats to the state in the cell, and the members
         state = decode_state(data) if data else CliqueState.begin(wall_ms)
         state, reply = apply_heartbeat(state, heartbeat, observer.silent(state, now_ms), wall_ms)
         if cell.put_if(revision, encode_state(state)):  core.replied(reply, now_ms); break
+        sleep for a random part of conflict_pause_s(tries)
 
 Invariants:
  1. A member is judged by an observer that has seen the same sequence number for SILENCE leases of that member, by its
@@ -23,8 +24,16 @@ from collections.abc import Mapping
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.heartbeats import LIMITS, CliqueLimits, Heartbeat, HeartbeatReply
 
+CONFLICT_PAUSE_S = 0.01
+CONFLICT_PAUSE_MAX_S = 0.5
 SILENCE = 1.25
 """Leases of silence after which a member is judged: the excess is for clocks with different speeds."""
+
+
+def conflict_pause_s(tries: int) -> float:
+    """The longest pause after another member was faster, so many times in turn. Without it, the member that has just
+    won would be the quickest to try again, and the leases of others would end."""
+    return min(CONFLICT_PAUSE_S * 2.0 ** min(tries - 1, 16), CONFLICT_PAUSE_MAX_S)
 
 
 class SilenceObserver:

@@ -14,7 +14,8 @@ from penstock.effects import Effect, Persist, Reply
 from penstock.ring import Heartbeat, HeartbeatReply, Table
 from penstock.ring.clique_state import CliqueState
 from penstock.ring.coordinator import CliqueCoordinator
-from penstock.ring.observer import SilenceObserver, apply_heartbeat
+from penstock.ring.heartbeats import HEARTBEAT_TIMEOUTS_PER_LEASE
+from penstock.ring.observer import SilenceObserver, apply_heartbeat, conflict_pause_s
 from penstock.ring.state_codec import decode_state, encode_state
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.scheduler import Process
@@ -224,8 +225,13 @@ class Cell:
         self._observers: dict[str, SilenceObserver] = {}
 
     def heartbeat(self, sender: Process, heartbeat: Heartbeat, take: TakeReply) -> None:
-        """Reads, applies, writes, and again if another was faster."""
-        self._read(sender, lambda data, revision: self._apply(sender, heartbeat, take, data, revision))
+        """Reads, applies, writes, and again if another was faster, until the next heartbeat is sent instead."""
+        until = self._world.scheduler.time + heartbeat.lease_ms / 1000 / HEARTBEAT_TIMEOUTS_PER_LEASE
+        self._try(CellWrite(sender, heartbeat, take, until), 0)
+
+    def _try(self, write: "CellWrite", conflicts: int) -> None:
+        if self._world.is_running(write.sender, write.heartbeat) and self._world.scheduler.time < write.until:
+            self._read(write.sender, lambda data, revision: self._apply(write, conflicts, data, revision))
 
     def table(self, sender: Process, known_epoch: int, take: TakeTable) -> None:
         def read(data: bytes, revision: int) -> None:
@@ -243,10 +249,9 @@ class Cell:
 
         self._world.network.send(sender, self._server, read)
 
-    def _apply(
-        self, sender: Process, heartbeat: Heartbeat, take: TakeReply, data: bytes, revision: int
-    ) -> None:
+    def _apply(self, write: "CellWrite", conflicts: int, data: bytes, revision: int) -> None:
         """In the sender's process, with its clock."""
+        sender, heartbeat = write.sender, write.heartbeat
         if not self._world.is_running(sender, heartbeat):
             return
         state = decode_state(data)
@@ -256,17 +261,18 @@ class Cell:
 
         def written(ok: bool) -> None:
             if ok:
-                take(reply)
-            elif self._world.is_running(sender, heartbeat):
-                self.heartbeat(sender, heartbeat, take)
+                write.take(reply)
+                return
+            pause_s = conflict_pause_s(conflicts + 1) * self._random.random()
+            self._world.scheduler.after(pause_s, sender, self._try, write, conflicts + 1)
 
         answer = once(written)
 
-        def write() -> None:
+        def put() -> None:
             ok = self._put(revision, state)
             self._world.network.send(self._server, sender, answer, ok)
 
-        self._world.network.send(sender, self._server, write)
+        self._world.network.send(sender, self._server, put)
 
     def _put(self, revision: int, state: CliqueState) -> bool:
         if revision != self._revision:
@@ -274,6 +280,16 @@ class Cell:
         self._data, self._revision = encode_state(state), revision + 1
         self._world.witness.committed(state)
         return True
+
+
+class CellWrite(NamedTuple):
+    """A heartbeat on its way into the cell."""
+
+    sender: Process
+    heartbeat: Heartbeat
+    take: TakeReply
+    until: float
+    """When its sender gives it up."""
 
 
 def once(act: Callable[..., None]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.ring import HeartbeatReply
+from penstock.ring.heartbeats import HEARTBEAT_TIMEOUTS_PER_LEASE
 from penstock.ring.member import MemberCore
 from penstock.sim.ring_checks import Running
 from penstock.sim.ring_leader import Delivery, Session
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.sim.ring_world import RingWorld
 
 LEASE_MS = 2_000
-HEARTBEAT_TIMEOUT_S = LEASE_MS / 1000 / 4
+HEARTBEAT_TIMEOUT_S = LEASE_MS / 1000 / HEARTBEAT_TIMEOUTS_PER_LEASE
 RECONNECT_S = 0.1
 RETRY_S = 0.05
 LONG_S = (2.5, 5.0)

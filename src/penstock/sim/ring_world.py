@@ -24,6 +24,9 @@ MAX_EVENTS = 100_000
 NODES = 2
 CELL_CHANCE = 0.3
 """How often the state is in a cell with compare-and-set, and not with a coordinator."""
+CELL_LATENCY_S = 0.01
+"""With a longer latency there is no cell. One change takes two round trips, in which no other may succeed, so members
+whose heartbeats fill that time keep others out: docs/cliques.md says how many a cell has room for."""
 
 
 class RingWorld:
@@ -41,7 +44,7 @@ class RingWorld:
         self.is_calm = False
         """The faults have ended."""
         self.coordinators = Coordinators(self, self.random_for("coordinators"), self._rates(NODES, worst=1))
-        has_cell = self._random.random() < CELL_CHANCE
+        has_cell = self._random.random() < CELL_CHANCE and self.mix.latency_s <= CELL_LATENCY_S
         self.membership: Membership = Cell(self, self.random_for("cell")) if has_cell else self.coordinators
         self.leader = RingLeader(self, self.random_for("leader"))
         self.workers: list[RingWorker] = []
