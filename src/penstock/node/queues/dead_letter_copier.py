@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.errors import PenstockError
 from penstock.node.queues.stats import QueueStats
+from penstock.node.scheduling.logged_bugs import logged_bugs
 from penstock.node.scheduling.retry_backoff import RetryBackoff
 from penstock.queue.partition import QueuePartition
 from penstock.queue.values import DeadLetterRange
@@ -39,11 +40,15 @@ class DeadLetterCopier:
     async def _copy(self, core: QueuePartition, letter: DeadLetterRange, goes_on: Callable[[], bool]) -> None:
         backoff = RetryBackoff(f"dead letters of {self._name} wait", log)
         while goes_on():
-            try:
-                await self._write(letter)
-            except PenstockError as trouble:
-                await asyncio.sleep(backoff.after(trouble))
-            else:
+            is_copied = False
+            with logged_bugs(f"copying dead letters of {self._name}"):
+                try:
+                    await self._write(letter)
+                    is_copied = True
+                except PenstockError as trouble:
+                    backoff.warn(trouble)
+            if is_copied:
                 core.dead_letters_copied(letter.first, letter.last)
                 self._stats.count_dead(letter)
                 return
+            await asyncio.sleep(backoff.next_seconds())
