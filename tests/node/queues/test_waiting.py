@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,8 +14,8 @@ from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import KafkaError
 from penstock.node import Node
-from penstock.node.calls import BROKER
-from penstock.node.calls.messages.queues import ReceivedBatch, ReceiveRequest
+from penstock.node.calls import BROKER, AtNode, methods
+from penstock.node.calls.messages.queues import CancelReceive, ReceivedBatch, ReceiveRequest
 from penstock.node.queues import local_receiver, router
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.values import Consumer, LeasedBatches
@@ -241,5 +242,35 @@ def test_the_ends_of_many_requests_that_wait_are_spread(monkeypatch: pytest.Monk
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
+
+    play(scenario)
+
+
+def test_a_receive_that_is_cancelled_while_its_queue_is_looked_up_leases_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue that is just being opened takes up to seconds."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.open()
+        scene.publish(0)
+        node, found = scene.node, asyncio.Event()
+        local = node.queues.router.local.receiver
+        find_drivers = local._drivers
+
+        async def find_late(request: ReceiveRequest) -> Any:
+            await found.wait()
+            return await find_drivers(request)
+
+        monkeypatch.setattr(local, "_drivers", find_late)
+        request = ReceiveRequest("jobs", "gone", "", scene.partitions, 1, 1_000_000, 60_000, False, wait_id=7)
+        target = AtNode(node.node_id)
+        asked = asyncio.ensure_future(node.calls.ask(target, methods.RECEIVE, request, caller=BROKER))
+        while not local.waiting_count:
+            await asyncio.sleep(0)
+        await node.calls.ask(target, methods.CANCEL_RECEIVE, CancelReceive(7), caller=BROKER)
+        found.set()
+        assert await asked == []
+        assert [one.count for one in await scene.receive("next", wait_ms=0)] == [1]
 
     play(scenario)

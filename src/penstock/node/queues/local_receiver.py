@@ -79,6 +79,8 @@ class LocalReceiver:
         if not drivers and problems:
             raise problems[0]
         await _note_seen(caller, request, drivers)
+        if self._is_cancelled(request):  # while queues were opened; its messages would be leased to nobody
+            return []
         received = await _deliver(request, drivers)
         until = min(deadline, loop.time() + RETRY_MS / 1000) if problems else deadline
         while not received and loop.time() < until and not self._is_cancelled(request):
