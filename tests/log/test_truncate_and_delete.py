@@ -1,9 +1,14 @@
 """Truncation, deletion of the prefix, and terms."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError
 from penstock.log import Disk, Log
+from penstock.log.os_disk import OsDisk
 from penstock.log.terms import UNDEFINED, TermCache
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
@@ -187,3 +192,28 @@ def test_the_term_at_the_log_start_is_kept_when_its_first_records_are_deleted() 
     cache.truncate(20, last_term=3)
     assert cache.entries() == [(3, 20)], "term 7 began with what was truncated"
     assert cache.end_of(7, 20) == UNDEFINED
+
+
+def test_a_truncation_that_meets_a_bad_sector_stops_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done in part then, and closing the log would save what it has in memory."""
+    disk = OsDisk(tmp_path)
+    log = Log.open(disk, FOLDER, config(index_interval_bytes=100))
+    for number in range(20):
+        append(log, b"v" * 200, producer=(7, 0, number))
+    flush(log)
+    read = os.pread
+
+    def fails_at_the_start(fd: int, count: int, position: int) -> bytes:
+        if position == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, count, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", fails_at_the_start)
+        with pytest.raises(CorruptLog, match="cannot be read"):
+            log.truncation.to_offset(Offset(10))
+    assert log.failed is not None
+    log.close()
+    assert offsets(Log.open(disk, FOLDER, config())) == list(range(10))

@@ -46,7 +46,7 @@ START_HINTS: dict[type[PenstockError], str] = {
     DataFolderInUse: "another broker has this folder: stop it, or choose another with --data-dir",
     UnknownFormat: "use the version that wrote this folder, or another folder with --data-dir",
     StorageError: "look at the folder's permissions and at the disk's free space",
-    CorruptLog: "the disk returned other bytes than were written: restore the folder from a backup",
+    CorruptLog: "the disk returned wrong bytes, or none: check it, or restore the folder from a backup",
     DiskFull: "free some space on the disk, or choose another folder with --data-dir",
     TooManyOpenFiles: "let the process open more files (ulimit -n)",
 }

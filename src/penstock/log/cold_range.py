@@ -32,7 +32,8 @@ class ColdRange:
         self._file = self._segment.pin()
 
     def load(self) -> None:
-        """For a thread: returns when the bytes are in the cache. Raises StorageError."""
+        """For a thread: returns when the bytes are in the cache. Raises StorageError, or CorruptLog for
+        bytes that the disk has lost."""
         if self._file is not None:
             self._file.load(self._position, self._count)
 

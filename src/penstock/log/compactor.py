@@ -1,6 +1,6 @@
 """When a log is compacted, and how the result of a pass replaces the old segments. `compaction` has the pass itself."""
 
-from penstock.errors import StorageError
+from penstock.errors import CorruptLog, StorageError
 from penstock.log.aborted import AbortedRanges
 from penstock.log.compaction import CompactionPlan, cleanable, is_due, swap_in
 from penstock.log.key_map import MAX_KEYS
@@ -77,9 +77,8 @@ class Compactor:
         files.state.cleaned_offset = plan.cleaned_offset
         try:
             self._swap_in(plan)
-        except StorageError as problem:
-            # Half of it may be in place: the disk no longer agrees with this object.
-            files.failed = problem
+        except (StorageError, CorruptLog) as problem:
+            files.change_failed(problem)
             raise
         files.state.transactions.aborted.remove(plan.bare_markers)
         for segment, horizon_ms in plan.horizons.items():

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Self
 
 from penstock.config import TopicConfig
-from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log.cold_range import ColdRange
 from penstock.log.compactor import Compactor
 from penstock.log.disk import Disk
@@ -263,9 +263,8 @@ class Log:
             finish_reset(disk, files.path)
             recovery = Recovery(disk, files.path, files.config.index_interval_bytes, repair=True)
             recovery.run()
-        except StorageError as problem:
-            # The next opening completes it.
-            files.failed = problem
+        except (StorageError, CorruptLog) as problem:
+            files.change_failed(problem)  # the next opening completes it
             raise
         self._adopt(recovery)
         files.commit_index = None if files.commit_index is None else Index(prefix.index)

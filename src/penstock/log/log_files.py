@@ -12,7 +12,7 @@ loop then enters its result.
 from contextlib import suppress
 
 from penstock.config import TopicConfig
-from penstock.errors import OutOfResources, StorageError
+from penstock.errors import CorruptLog, OutOfResources, StorageError
 from penstock.log.checkpoint import Checkpoint, CheckpointFacts, FlushPoint
 from penstock.log.disk import Disk
 from penstock.log.flush_state import FlushState
@@ -96,6 +96,10 @@ class LogFiles:
     def check_writable(self) -> None:
         if self.failed is not None:
             raise StorageError(f"{self.path} takes no writes: {self.failed}")
+
+    def change_failed(self, problem: StorageError | CorruptLog) -> None:
+        """A change of several files broke off: only reopening the log tells what it holds."""
+        self.failed = problem if isinstance(problem, StorageError) else StorageError(str(problem))
 
     def write_failed(self, problem: StorageError) -> None:
         """A full disk and too many open files are temporary. Any other error means that the disk is not to be

@@ -86,7 +86,7 @@ class OsFile:
                     return
                 position += read
         except OSError as problem:
-            _raise(problem, "read", self.path)
+            _raise_unread(problem, self.path, position)
 
     def append(self, data: Buffer | Sequence[Buffer]) -> None:
         size = self.size

@@ -5,7 +5,7 @@ The order in which a truncation touches the disk is its proof. First nothing on 
 After a power cut anywhere in between, recovery finds whole entries, in order, with an end that is not before the cut.
 """
 
-from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log.boundaries import boundary_at, end_before
 from penstock.log.checkpoint import FlushPoint
 from penstock.log.log_files import LogFiles
@@ -64,9 +64,8 @@ class Truncation:
         cut = FlushPoint(state.controls.offset_at(index), files.segments.bases[at], position)
         try:
             self._truncate(at, cut, index)
-        except StorageError as problem:
-            # Some of it may be gone: only reopening the log tells.
-            files.failed = problem
+        except (StorageError, CorruptLog) as problem:
+            files.change_failed(problem)
             raise
 
     def _truncate(self, at: int, cut: FlushPoint, index: int) -> None:

@@ -214,7 +214,7 @@ def _load_all(ranges: list[ColdRange]) -> None:
     for one in ranges:
         try:
             one.load()
-        except StorageError:
+        except (StorageError, CorruptLog):
             return  # the read that follows fails too, and its row of the response says why
 
 

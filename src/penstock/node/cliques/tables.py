@@ -207,11 +207,14 @@ class CliqueTables:
     def _take(self, clique: str, followed: FollowedTable, table: Table) -> None:
         followed.members = frozenset(table.members)
         followed.lanes = lanes_of(table)
+        # The table counts as taken from here on, so each is told of it, whatever bug another one has.
         for driver in self._queues.drivers_of(clique):
             if isinstance(driver, LaneDriver) and driver.is_open:
-                driver.assign_lanes(followed.lanes)
+                with logged_bugs(f"telling {driver.partition.name} of the table of clique {clique!r}"):
+                    driver.assign_lanes(followed.lanes)
         for notify in list(followed.watches.values()):
-            notify()
+            with logged_bugs(f"telling a worker of the table of clique {clique!r}"):
+                notify()
 
 
 def _end(followed: FollowedTable) -> None:

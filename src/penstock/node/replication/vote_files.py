@@ -50,6 +50,7 @@ def how_to_replace(shown_path: str) -> str:
     """Advice for a node of a cluster that has lost its votes or metadata. The whole folder must be emptied: otherwise
     the node would use the rest of it under its old identity."""
     return (
+        "if the disk could not be read for a moment only, start the node again when it can; otherwise "
         f"empty the folder {shown_path} (keep a copy of its files until the cluster is healthy) and start the node "
         "with the same id; its data is copied from the other nodes"
     )
