@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode, Unanswered
 from penstock.node.calls import methods, retry
 from penstock.node.calls.messages.transactions import AbortTransaction
 from penstock.node.calls.methods import Method
+from penstock.transactions.states import COMPLETE_ABORT
 from penstock.types import Caller
 from tests.web.api.secured import PASSWORDS, caller, code
 
@@ -210,7 +211,8 @@ def test_an_abort_whose_answer_is_lost_is_asked_again_and_aborts_no_other_transa
         if asked == 2:
             if markers is not None:
                 markers.may_go_on.set()
-            while has_ended and (await service.node.transactions.figures()).open:
+            core = service.node.transactions.cores.find(name).core
+            while has_ended and core.describe(name).state is not COMPLETE_ABORT:
                 await asyncio.sleep(0)
         await handle(caller, request)
         if asked == 1:

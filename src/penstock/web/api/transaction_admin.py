@@ -183,15 +183,23 @@ class TransactionAdminApi:
                 )
                 return
             except KafkaError as refusal:
-                if refusal.code not in _LOOK_AGAIN or retry.is_over:
+                if refusal.code not in _LOOK_AGAIN:
+                    raise
+                if await self._is_aborted(call, found):
+                    return
+                if retry.is_over:
                     raise
             await retry.pause()
-            row = await self._row(call.client, name)
-            if row is None:
-                raise _unknown(name)
-            if _is(row, found.start_ms, ABORTED):
-                return
-            _check_abortable(self._facts(row, found.coordinator), found.start_ms)
+
+    async def _is_aborted(self, call: Call[OwnerParams, AbortBody], found: TransactionFacts) -> bool:
+        """False: it is open. Problem: it has ended in another way."""
+        row = await self._row(call.client, found.transactional_id)
+        if row is None:
+            raise _unknown(found.transactional_id)
+        if _is(row, found.start_ms, ABORTED):
+            return True
+        _check_abortable(self._facts(row, found.coordinator), found.start_ms)
+        return False
 
     async def _until_marked(self, client: InnerClient, found: TransactionFacts) -> None:
         name, retry = found.transactional_id, self._node.calls.retry()
