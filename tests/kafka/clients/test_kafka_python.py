@@ -1,6 +1,9 @@
 """kafka-python: the pure-Python client, which sends newer versions of the admin APIs than the others."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -70,16 +73,34 @@ def test_two_members_share_the_partitions(broker: Broker, admin: KafkaAdminClien
     ):  # a member that assigns partitions before it knows them never assigns them again
         assert member.partitions_for_topic(topic) == set(range(4))
 
-    def is_shared() -> bool:
-        one.poll(50)
-        two.poll(50)
-        return len(one.assignment()) == len(two.assignment()) == 2
+    with polled(one) as ours, polled(two) as theirs:
+        wait_until(lambda: len(ours) == len(theirs) == 2)
+        assert ours | theirs == {TopicPartition(topic, index) for index in range(4)}
+        assert not ours & theirs
 
-    wait_until(is_shared)
-    assert one.assignment() | two.assignment() == {TopicPartition(topic, index) for index in range(4)}
-    assert not one.assignment() & two.assignment()
-    one.close()
-    two.close()
+
+@contextmanager
+def polled(member: KafkaConsumer) -> Iterator[set[TopicPartition]]:
+    """Has a thread of its own poll this member, and close it at the end; yields the partitions that it has. In one
+    thread, the polls would be short, and a client that cannot finish a step within one begins it again."""
+    assigned: set[TopicPartition] = set()
+    is_over = Event()
+
+    def poll() -> None:
+        while not is_over.is_set():
+            member.poll(1000)
+            now = member.assignment()
+            assigned.intersection_update(now)
+            assigned.update(now)
+        member.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        polling = thread.submit(poll)
+        try:
+            yield assigned
+        finally:
+            is_over.set()
+            polling.result()
 
 
 def test_offsets_are_found_by_end_and_by_time(broker: Broker, unique: Unique) -> None:
