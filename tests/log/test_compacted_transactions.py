@@ -101,6 +101,31 @@ def test_a_pass_ends_before_the_first_transaction_that_is_not_decided(disk: Disk
     assert log.files.state.cleaned_offset > first
 
 
+def test_a_marker_that_was_recovered_and_is_not_committed_yet_decides_nothing(disk: Disk) -> None:
+    """The next leader may lack the marker, and the transaction may end the other way."""
+    log = Log.open(disk, FOLDER, SETTINGS)
+    put(log, "a", "stays for as long as the transaction may be aborted")
+    put(log, "a", "in the transaction", (7, 0, 0))
+    seal(log)
+    committed = log.entries.end_index
+    marker = end(log, 7, commit=True).base_offset
+    flush(log)
+    log.close()
+
+    log = Log.open(disk, FOLDER, SETTINGS)
+    log.entries.commit_index = committed
+    log.transactions.committed(Offset(marker))
+    assert not compact(log)
+    log.truncation.to_offset(Offset(marker))
+    assert not compact(log), "the transaction is open"
+    end(log, 7, commit=False)
+    flush(log)
+    log.entries.commit_index = log.entries.end_index
+    log.transactions.committed(log.end_offset)
+    assert compact(log)
+    assert table(log) == {b"a": b"stays for as long as the transaction may be aborted"}
+
+
 def aborted_log(disk: Disk) -> tuple[Log, int]:
     """Producer 7 aborts a transaction, and then commits others; the marker of the abort is returned."""
     log = Log.open(disk, FOLDER, SETTINGS)

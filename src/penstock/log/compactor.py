@@ -49,10 +49,15 @@ class Compactor:
         return self._plan
 
     def _stable_segments(self) -> list[Segment]:
-        """Segments that are sealed, flushed, and committed to the last entry, and whose transactions are decided."""
+        """Segments that are sealed, flushed, and committed to the last entry, and whose transactions are decided.
+
+        Of a log that was opened there are none until everything that it held then is committed or truncated: a marker
+        in its tail may still be lost, and would seem to decide a transaction."""
         files = self._files
         stable: list[Segment] = []
         limit, controls = files.stable_index(), files.state.controls.gone
+        if limit < min(files.recovered_index, files.state.end_index):
+            return stable
         unstable_from = files.state.transactions.first_unstable
         for segment in files.segments.segments[:-1]:
             controls += segment.control_count

@@ -281,6 +281,7 @@ class Log:
         files.state = state
         files.segments = Segments(recovery.segments, state.controls.offsets, files.disk.open_files)
         files.flushed = FlushState(files.end_point(), state.end_index)
+        files.recovered_index = state.end_index
         files.checkpoint = recovery.checkpoint
         files.deleted = recovery.deleted
         files.unsaved = recovery.unsaved

@@ -39,6 +39,7 @@ class LogFiles:
         "generation",
         "parent",
         "path",
+        "recovered_index",
         "segments",
         "state",
         "unsaved",
@@ -54,6 +55,9 @@ class LogFiles:
         self.commit_index: Index | None = None
         """Entries below it can never be truncated; None: all flushed entries are committed. Retention, prefix deletion
         and compaction stay below it. The owner of a replicated log sets it after opening, and then as it grows."""
+        self.recovered_index = 0
+        """Where the log ended when it was opened. Markers below it that are not committed yet are missing in the list
+        of ended transactions: that is in memory only."""
         self.generation = 0
         """Rises whenever segments change other than by growing: compaction plans made before are void."""
         self.appended_bytes = 0

@@ -13,7 +13,8 @@ batches, one after the other; snapshots hold it as of their offset. The rules ar
     comes: `Partition.end_for` is never below the start.
 
 Ended transactions are in memory only, and recovery does not list those that it reads. A replica shows records only when
-it leads and an entry of its own term is committed, and by then all that it has recovered is committed too.
+it leads and an entry of its own term is committed, and by then all that it has recovered is committed too. For the same
+reason a log is compacted only when all that it recovered is committed.
 """
 
 from collections import OrderedDict, deque
