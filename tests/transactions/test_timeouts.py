@@ -16,6 +16,7 @@ from penstock.transactions.states import (
 from penstock.transactions.store import WRITE_RETRY_MS
 from penstock.transactions.transaction import NEVER_MS, Transaction
 from tests.transactions.transaction_harness import (
+    HOUR_MS,
     INVOICES,
     ORDERS,
     TIMEOUT_MS,
@@ -169,3 +170,15 @@ def test_a_client_whose_transaction_has_timed_out_may_continue_with_the_next_epo
     assert client.continues() is ErrorCode.NONE
     assert client.producer == Producer(1000, 1)
     assert client.adds() is ErrorCode.NONE
+
+
+def test_a_transaction_of_a_node_whose_clock_was_ahead_times_out_by_the_clock_of_the_next_coordinator() -> (
+    None
+):
+    harness, _ = ongoing()
+    harness.now_ms -= HOUR_MS
+    harness = harness.restarted()
+    harness.passes(TIMEOUT_MS - 1)
+    assert harness.state is ONGOING
+    harness.passes(1)
+    assert harness.state is PREPARE_ABORT

@@ -91,13 +91,17 @@ class RingFaults:
             self._scheduler.after(self._random.choice(NEWCOMERS_S), None, self._end, worker)
 
     def _end(self, worker: "RingWorker") -> None:
-        """Half of the newcomers leave, the others just end."""
+        """Half of the newcomers leave, the others just end. Some of them do so after the faults have ended, and a
+        namesake may be the only process of its worker then: another one starts. In a clique that loses all its
+        processes nobody would be left to judge leases."""
         if not worker.is_up:
             return
         if worker.paused or self._random.random() < 0.5:
             worker.crash()
         else:
             worker.leave()
+        if self.over:
+            self._world.start_missing()
 
     def _namesake(self) -> None:
         worker = self._victim()

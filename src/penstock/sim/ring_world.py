@@ -119,6 +119,11 @@ class RingWorld:
         for worker in self.up:
             if staying.get(worker.core.worker, worker) is not worker:
                 worker.crash()  # of several processes with one name the last one goes on
+        self.start_missing()
+
+    def start_missing(self) -> None:
+        """Starts a process for each worker that has none, or only one that leaves."""
+        staying = {worker.core.worker for worker in self.up if not worker.core.leaving}
         for name in self.names:
             if name not in staying:
                 self.start(name)
@@ -136,7 +141,8 @@ class RingWorld:
             return False
         staying = {worker.core.member_id for worker in self.up if not worker.core.leaving}
         members = {member.member_id for member in state.members.values()}
-        return members == staying and len(staying) == len(self.up)
+        is_complete = state.members.keys() >= set(self.names)
+        return is_complete and members == staying and len(staying) == len(self.up)
 
     def _unrest(self) -> str:
         state = self.witness.state

@@ -5,7 +5,7 @@ import msgspec
 
 from penstock.config import TransactionSettings
 from penstock.sim.clients import PlainProducer, Reader
-from penstock.sim.cluster import FORMING_S, ClusterWorld
+from penstock.sim.cluster import ClusterWorld
 from penstock.sim.fault_mix import FaultMix
 from penstock.sim.outcome import Violation
 from penstock.sim.partitions import TOPIC
@@ -14,6 +14,9 @@ from penstock.sim.transaction_history import TransactionHistory
 from penstock.sim.transactional_programs import CommittedReader, TransactionalProgram
 from penstock.types import Isolation, TopicPartition
 
+BEGINNING_S = 60.0
+"""How long the first commits may take. Where connections refuse frames, each answer that is lost in this way costs its
+caller the 5 s of a call; and two programs with one transactional id fence each other."""
 GENTLER = 0.15
 GENTLER_FAULTS = (
     "crash_at_flush",
@@ -79,7 +82,7 @@ class TransactionWorld(ClusterWorld):
         for reader in self._readers:
             reader.start(reader.run)
         while not all(program.steps for program in self.programs):
-            if self.scheduler.time > FORMING_S:
+            if self.scheduler.time > BEGINNING_S:
                 raise Violation("programs begin", self.client_obstacles())
             self._until(self.scheduler.time + 0.25)
 

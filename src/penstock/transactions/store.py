@@ -205,6 +205,8 @@ class TransactionStore:
     def _plan_timeout(self, earliest_ms: int, each: TransactionalId, value: Transaction) -> None:
         due_ms = value.times_out_ms
         if due_ms is not None:
+            # The node that began it may have had a clock that was ahead of this one by hours.
+            due_ms = min(due_ms, earliest_ms + value.timeout_ms)
             self.timers.set((TIMEOUT, each.transactional_id), max(earliest_ms, due_ms))
 
     def timed_out(self, now_ms: int, each: TransactionalId) -> None:
