@@ -6,9 +6,9 @@ programs may have the same transactional id, so that each fences the other and g
 within a transaction, or abort it. It repeats requests as clients do, and some of its requests come a second time, much
 later.
 
-A program of the older dialect keeps its epoch from one transaction to the next. After a request to end a transaction
-that may still be under way it asks for another epoch: such a request would end the next transaction (see
-`transactions/ending.py`).
+A program of the older dialect keeps its epoch from one transaction to the next. After a request that may still be under
+way, to commit offsets or to end a transaction, it asks for another epoch: such a request would count in the next
+transaction (see `transactions/ending.py`). A batch would not: its sequence tells.
 """
 
 from collections.abc import Awaitable, Callable
@@ -77,7 +77,7 @@ class Life:
         self.sequences: dict[int, int] = {}
         """The next sequence on each partition."""
         self.may_be_delayed = False
-        """Whether a request to end a transaction may be under way."""
+        """Whether a request to commit offsets, or to end a transaction, may be under way."""
 
     def goes_on_as(self, producer: Producer) -> None:
         if producer != self.producer:
@@ -193,7 +193,7 @@ class TransactionalProgram(NodeClient):
             dialect=self._dialect,
         )
         again = self._is_repeated()
-        life.may_be_delayed = again
+        life.may_be_delayed |= again
 
         async def end(node: Node) -> Producer:
             self.world.faults.isolate_writer(self.host(node.node_id), share=ISOLATED_ENDS)
@@ -305,7 +305,11 @@ class TransactionalProgram(NodeClient):
 
         if self._dialect is Dialect.V1:
             await self._add(life, TopicPartition(OFFSETS_TOPIC, await self._offsets_partition()))
-        await self._insist(GROUP, self._group_coordinator, commit)
+
+        def missed() -> None:
+            life.may_be_delayed = True
+
+        await self._insist(GROUP, self._group_coordinator, commit, missed=missed)
 
     async def _offsets_partition(self) -> int:
         async def find(node: Node) -> int:
