@@ -23,6 +23,7 @@ LEASE_MS = 2_000
 HEARTBEAT_TIMEOUT_S = LEASE_MS / 1000 / HEARTBEAT_TIMEOUTS_PER_LEASE
 RECONNECT_S = 0.1
 RETRY_S = 0.05
+LOOK_AGAIN_S = 1e-6
 LONG_S = (2.5, 5.0)
 """A handler that takes longer than a lease."""
 
@@ -285,11 +286,12 @@ class RingWorker(Process):
     def _watch_lease(self) -> None:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
-        at = self._at(self.core.lease_ends_ms)
-        if at > self.world.scheduler.time:
-            self._lease_timer = self.world.scheduler.at(at, self, self._changed)
-        else:
+        if self.now_ms >= self.core.lease_ends_ms:
             self._cancel_handlers()
+        else:
+            # Not at once: what is computed back from the worker's clock may be rounded to this very moment.
+            at = max(self._at(self.core.lease_ends_ms), self.world.scheduler.time + LOOK_AGAIN_S)
+            self._lease_timer = self.world.scheduler.at(at, self, self._changed)
 
     def _cancel_handlers(self) -> None:
         """The lease is over. Handlers that can be cancelled are; nothing stops the others, and they are excused."""
