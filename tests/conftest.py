@@ -11,6 +11,8 @@ from zlib import crc32
 
 import httpx
 import pytest
+import websockets.asyncio.client
+import websockets.sync.client
 from hypothesis import HealthCheck, settings
 
 from penstock import Broker
@@ -34,6 +36,11 @@ os.environ["PENSTOCK_GROUPS_INITIAL_REBALANCE_DELAY_MS"] = "0"
 # Requests of tests wait as long as everything else in them. By default they fail after 5 seconds.
 _timeouts = httpx._config.DEFAULT_TIMEOUT_CONFIG
 _timeouts.connect = _timeouts.read = _timeouts.write = _timeouts.pool = 60.0
+
+# The same for WebSockets, which have 10 seconds to open by default.
+for _connect in (websockets.sync.client.connect, websockets.asyncio.client.connect.__init__):
+    assert _connect.__kwdefaults__["open_timeout"] == 10
+    _connect.__kwdefaults__["open_timeout"] = 60
 
 # The same for a client's first answer from its broker. Tests of clients that get none use `gives_up_soon`.
 for _module in (topic_cache, admin):
@@ -65,14 +72,15 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Without lines that depend on how busy the machine is: the brokers of this process, among them one that tests
-    share, say when their event loops were held. The watchdog's own tests have these lines."""
+    share, say when their event loops were held, and kafka-python's threads when a broker has gone. The watchdog's own
+    tests have its lines."""
     caplog.handler.addFilter(_is_of_the_test)
     yield caplog
     caplog.handler.removeFilter(_is_of_the_test)
 
 
 def _is_of_the_test(record: logging.LogRecord) -> bool:
-    return "the event loop was held" not in record.getMessage()
+    return "the event loop was held" not in record.getMessage() and not record.name.startswith("kafka.")
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,7 @@ def test_a_message_that_librdkafka_refuses_after_a_fatal_error_fails_with_its_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publishing, "_Producer", BrokenProducer)
+    monkeypatch.setattr(publishing, "REASON_SECONDS", SOON)
     publisher = publishing.Publisher("127.0.0.1:9", {}, lambda *_: {}, lambda *_: None)
     try:
         with pytest.raises(PublishFailed) as failed:

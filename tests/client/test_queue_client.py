@@ -126,12 +126,12 @@ def test_an_unsettled_job_goes_to_the_next_consumer(client: Client, topic: str, 
 
 
 def test_leases_are_renewed_while_jobs_are_unsettled(client: Client, topic: str, group: str) -> None:
-    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "8000"})
+    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "15000"})
     fill(client, topic, 1)
     with client.queue(topic, group=group) as slow:
         [job] = take(slow, 1)
         with client.queue(topic, group=group) as other:
-            assert other.receive(8.5) is None, "the lease of eight seconds was not renewed"
+            assert other.receive(15.5) is None, "the lease of 15 seconds was not renewed"
         assert not job.lost
         job.ack().wait(SOON)
 
@@ -325,11 +325,13 @@ def test_waiting_for_a_broker_does_not_count_as_idle_time(tmp_path: Path) -> Non
         client.admin.create_queue("workers")
         fill(client, "orders", 3)
     with Client(f"127.0.0.1:{ports[0]}") as client:
-        queue = client.queue("orders", group="workers", idle_s=0.05)
+        queue = client.queue("orders", group="workers", idle_s=2.0)
         done: list[str] = []
         thread = threading.Thread(target=lambda: done.extend(job.text() for job in queue))
         thread.start()
-        with broker_at(ports, tmp_path):  # takes longer to start than it may be quiet
+        thread.join(3.0)
+        assert thread.is_alive()
+        with broker_at(ports, tmp_path):
             thread.join(SOON)
             # Only the first is certain: on a busy machine the pause before the next job may be longer than idle_s.
             assert done[:1] == ["0"]

@@ -305,7 +305,7 @@ def test_an_abort_gives_the_job_back_and_drops_its_result(
 def test_a_job_stays_leased_while_its_transaction_is_open(
     broker: Broker, client: Client, topic: str, group: str
 ) -> None:
-    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "1000"})
+    client.admin.alter_queue(group, {"share.record.lock.duration.ms": "6000"})
     fill(client, topic, "held", "free")
     transaction = client.transaction("billing")
     with client.queue(topic, group=group, prefetch=1) as queue:
@@ -316,7 +316,7 @@ def test_a_job_stays_leased_while_its_transaction_is_open(
         [other] = take(queue)
         assert other.text() == "free"
         other.ack().wait(SOON)
-        assert queue.receive(1.5) is None, "the lease of a consumer would be over, and it has gone"
+        assert queue.receive(6.5) is None, "the lease of a consumer would be over, and it has gone"
         assert client.admin.queue(group).undone == 1
         transaction.abort()
         assert take(queue)[0].text() == "held"
@@ -452,10 +452,11 @@ def test_threads_have_transactions_of_their_own_ids(
 
 
 def test_a_commit_without_an_answer_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "TRANSACTION_RETRY_MS", 300)
     broker = Broker()
+    with Client(broker.bootstrap_servers) as before, before.transaction("billing") as first:
+        first.publish("orders", "0")  # from now on there are coordinators
+    monkeypatch.setattr(base, "TRANSACTION_RETRY_MS", 300)
     with Client(broker.bootstrap_servers) as client:
-        client.admin.create_topic("orders")
         with fails(TransactionFailed) as failed, client.transaction("billing") as transaction:
             transaction.publish("orders", "1")
             transaction._store()

@@ -85,10 +85,10 @@ def test_a_scheduled_job_is_done_when_it_is_due_however_short_the_retention(
     until(lambda: held_back(quick, name))
     with client.queue(name, group=name) as queue:
         received = []
-        while not received or received[-1].value != b"later":
+        while len(received) < 3:
             received += take(queue, 1)
             received[-1].ack().wait(PATIENCE_SECONDS)
-    assert len(received) == 3
+    assert b"later" in [job.value for job in received]
 
 
 def test_jobs_that_retention_deletes_are_counted_and_the_queue_says_so(

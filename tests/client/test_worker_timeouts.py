@@ -14,7 +14,7 @@ from penstock.client import workers as thread_workers
 from penstock.client.aio import workers as task_workers
 
 SOON = 60.0
-SHORT = 0.3
+SHORT = 2.0
 """Handlers that are to end in time do nothing. If one is late nevertheless, its job comes again: no test minds."""
 
 
@@ -58,7 +58,7 @@ def test_a_thread_that_hangs_loses_its_job_and_is_replaced(
     assert not first_ended.is_set()
     assert attempts[:2] == [1, 2]
     assert client.admin.queue(group).undone == 0
-    assert "the handler was not done within 0.3 s; its thread goes on; again in" in warnings.text
+    assert "the handler was not done within 2 s; its thread goes on; again in" in warnings.text
 
 
 def test_a_late_settlement_by_a_handler_is_ignored(
@@ -180,7 +180,7 @@ def test_a_coroutine_that_hangs_is_cancelled_and_its_job_comes_again(
     assert attempts[:2] == [1, 2]
     assert cancelled == [1]
     assert client.admin.queue(group).undone == 0
-    assert "TimeoutError: the handler was not done within 0.3 s; again in" in warnings.text
+    assert "TimeoutError: the handler was not done within 2 s; again in" in warnings.text
     assert "asyncio.Event().wait()" in warnings.text  # where it hung
 
 

@@ -1,6 +1,7 @@
 """The open files of logs: bounded on each disk, and never closed with bytes whose loss would go unnoticed."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ SMALL = config(segment_bytes=200, index_interval_bytes=64)
 
 def open_descriptors(folder: Path) -> list[str]:
     """The segments below the folder that this process has open."""
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    targets = (os.readlink(link) for link in links if os.path.lexists(link))
+    targets: list[str] = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # another thread has closed it meanwhile
+            targets.append(os.readlink(f"/proc/self/fd/{number}"))
     return [target for target in targets if target.startswith(str(folder)) and target.endswith(".log")]
 
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.node import Partition
 from penstock.node.parts import Part, Parts, TopicChanges
 from penstock.types import TopicPartition
+from tests.log_records import own_records
 
 
 class Noted(Part):
@@ -120,6 +121,6 @@ def test_a_part_that_fails_on_a_new_role_is_logged_and_the_others_hear_of_it(
         assert notes == ["a hears of t-0", "c hears of t-0"]
 
     play(scenario)
-    (line,) = caplog.records
+    (line,) = own_records(caplog)
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], ImportError)

@@ -1,5 +1,7 @@
 """A stream that works off a queue: the reader runs here, without Spark, except in the last tests."""
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -133,7 +135,8 @@ def test_jobs_whose_lease_has_ended_are_delivered_again(
         pass  # bounded by the test's own time limit
     with caplog.at_level("WARNING", "penstock.spark"):
         work(queue).latestOffset(end, ALL)
-    assert "3 of 3 jobs were done after their leases had ended" in caplog.text
+    # All of them, and twice as many receipts if their leases ended while more jobs were asked for.
+    assert re.search(r"\b(\d+) of \1 jobs were done after their leases had ended", caplog.text)
 
 
 def test_leases_are_renewed_while_a_micro_batch_runs(broker: Broker, client: Client, unique: Unique) -> None:
@@ -141,11 +144,16 @@ def test_leases_are_renewed_while_a_micro_batch_runs(broker: Broker, client: Cli
     client.admin.create_queue(queue, lease=3)
     publish(client, queue, range(3))
     renewals: list[int] = []
+    renewed_at: list[float] = [time.monotonic()]
 
     class Counting(JobClient):
         def renew(self, receipts: Any) -> list[str]:
             renewals.append(len(receipts))
-            return super().renew(receipts)
+            asked = time.monotonic()
+            over = super().renew(receipts)
+            if not over:
+                renewed_at.append(asked)
+            return over
 
     settings = ClientSettings(bootstrap_servers=broker.bootstrap_servers)
     jobs = JobClient(settings, queue, "me")
@@ -153,8 +161,9 @@ def test_leases_are_renewed_while_a_micro_batch_runs(broker: Broker, client: Cli
     leases = Leases(lambda: Counting(settings, queue, "me"))
     leases.hold([job.receipt for job in received.jobs], received.lease_ms)
     until(lambda: len(renewals) >= 6, "six renewals, in the time of two leases")
-    if leases.held:  # unless the machine stood still for a second
-        assert jobs.accept(leases.held) == []
+    late = jobs.accept(leases.held) if leases.held else []
+    stood_still = time.monotonic() - renewed_at[-1] > 3
+    assert not late or stood_still
     leases.close()
 
 

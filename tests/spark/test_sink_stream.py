@@ -21,7 +21,7 @@ from tests.client.wire.test_producer import BrokerProcess, broker_process
 from tests.spark.test_sink import read_topic
 
 MakeTopic = Callable[..., str]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 def numbers(servers: str, topic: str, partitions: int = 1) -> list[int]:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock import Broker
-from penstock.client.wire import Cluster
+from penstock.client.wire import ClientSettings, Cluster
 from penstock.config import GroupSettings
 from penstock.errors import ConfigError
 from penstock.spark.options import MAX_QUERY_NAME_CHARS, parse
@@ -17,7 +17,6 @@ from penstock.spark.pipelines.groups import group_options
 from penstock.spark.schema import spark_schema
 from penstock.spark.stream_reader import StreamReader
 from penstock.types import TopicPartition
-from tests.client.wire.conftest import impatient
 
 Unique = Callable[[str], str]
 Read = Callable[..., StreamReader]
@@ -27,7 +26,7 @@ NOW = ReadAllAvailable()
 
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
-    with Cluster(impatient(broker.bootstrap_servers)) as cluster:
+    with Cluster(ClientSettings(bootstrap_servers=broker.bootstrap_servers)) as cluster:
         yield cluster
 
 
@@ -122,7 +121,7 @@ def test_the_group_of_a_stream_that_is_gone_expires_unless_the_user_named_it(
 ) -> None:
     with (
         Broker(groups=GroupSettings(offsets_retention_check_interval_ms=20)) as broker,
-        Cluster(impatient(broker.bootstrap_servers)) as cluster,
+        Cluster(ClientSettings(bootstrap_servers=broker.bootstrap_servers)) as cluster,
     ):
         cluster.create_topic("orders", 1)
         other = TopicPartition("orders", 0)

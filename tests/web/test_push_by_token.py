@@ -47,7 +47,7 @@ def test_a_revoked_token_closes_its_websocket(secured: Broker, admin: httpx.Clie
 
 
 def test_a_token_that_expires_closes_its_websocket(secured: Broker, admin: httpx.Client) -> None:
-    made = admin.post("/v1/users/alice/tokens", json={"lifetime_ms": 2_000}).json()
+    made = admin.post("/v1/users/alice/tokens", json={"lifetime_ms": 10_000}).json()
     with subscriber(secured.http_url, **bearer(made["token"])) as one:
         subscribed(one, "expired")
         assert made["token_id"] in one.hear_of("error")["message"]
@@ -88,7 +88,7 @@ def test_a_websocket_ends_when_the_token_of_an_identity_provider_expires(
 ) -> None:
     url = provided.http_url.replace("https://", "wss://") + path
     context = provided.certificates.client_context()
-    with connect(url, ssl=context, **bearer(token("alice", lifetime_s=2))) as socket:
+    with connect(url, ssl=context, **bearer(token("alice", lifetime_s=10))) as socket:
         one = Subscriber(socket)
         one.say(**FIRST_FRAMES[path])
         assert one.hear()["type"] in ("subscribed", "working")

@@ -86,7 +86,7 @@ def test_scheduled_messages_come_after_a_crash_and_acked_messages_around_them_do
     create(served.bootstrap_servers, topic)
     producer = Producer({"bootstrap.servers": served.bootstrap_servers, "enable.idempotence": True})
     for number in range(20):
-        headers = [("penstock-delay-ms", b"6000")] if number % 4 == 0 else []
+        headers = [("penstock-delay-ms", b"15000")] if number % 4 == 0 else []
         producer.produce(topic, str(number), headers=headers)
     assert producer.flush(60) == 0
     with subscriber(served.http_url) as one:

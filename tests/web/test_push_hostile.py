@@ -189,12 +189,12 @@ def test_text_that_is_not_utf8_ends_the_connection_without_a_traceback(
 
 def test_the_frames_of_one_read_are_parsed_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred thousand empty pings come in a few reads, and would hold the event loop for seconds."""
-    parsed: list[int] = []
+    parsed: dict[object, list[int]] = {}
     parse = WebSocketsSansIOProtocol.data_received
 
     def counting(self: WebSocketsSansIOProtocol, data: bytes) -> None:
         if self.handshake_initiated:
-            parsed.append(len(data))
+            parsed.setdefault(self, []).append(len(data))
         parse(self, data)
 
     monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", counting)
@@ -204,8 +204,9 @@ def test_the_frames_of_one_read_are_parsed_in_slices(broker: Broker, monkeypatch
         received = b""
         while not received.endswith(b"last"):
             received = received[-4:] + raw.recv(65536)
-    assert sum(parsed) == 20_000 * len(empty) + len(last)
-    assert max(parsed) <= websocket_protocol.SLICE_BYTES
+    mine = max(parsed.values(), key=sum)  # a connection of the test before may end now
+    assert sum(mine) == 20_000 * len(empty) + len(last)
+    assert max(mine) <= websocket_protocol.SLICE_BYTES
 
 
 def test_every_message_of_one_read_is_handled(broker: Broker, topic: str, unique: Unique) -> None:

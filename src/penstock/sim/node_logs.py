@@ -1,6 +1,7 @@
 """Captures the log lines of simulated nodes for the trace. A line that reports a bug fails the seed."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,8 +33,11 @@ class _Listener(logging.Handler):
         self._found_rot = found_rot
         self._scheduler = scheduler
         self._found_bug = found_bug
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread:
+            return  # of a real node in this process
         # Not in the digest: a line may hold what only a process knows, such as an address in memory.
         self._scheduler.note("log", record.getMessage(), b"")
         if isinstance(record.args, tuple) and any(isinstance(one, CorruptLog) for one in record.args):

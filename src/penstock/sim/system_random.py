@@ -2,6 +2,7 @@
 
 import os
 import random as random_module
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -10,10 +11,15 @@ from typing import Any
 
 @contextmanager
 def seeded_system(random: Random) -> Iterator[None]:
-    """While the context lasts, uuid4 and secrets draw from `random`. Not for two threads."""
+    """While the context lasts, uuid4 and secrets draw from `random` in this thread."""
     module: Any = random_module
-    before = os.urandom, module._urandom
-    os.urandom = module._urandom = random.randbytes
+    before = real, _ = os.urandom, module._urandom
+    own = threading.get_ident()
+
+    def urandom(count: int) -> bytes:
+        return random.randbytes(count) if threading.get_ident() == own else real(count)
+
+    os.urandom = module._urandom = urandom
     try:
         yield
     finally:

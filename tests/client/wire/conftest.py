@@ -12,7 +12,7 @@ Connect = Callable[..., Cluster]
 
 
 def impatient(servers: str, **changes: int) -> ClientSettings:
-    times = {"request_timeout_ms": 2_000, "retry_for_ms": 5_000, "retry_backoff_ms": 5, **changes}
+    times = {"request_timeout_ms": 60_000, "retry_for_ms": 60_000, "retry_backoff_ms": 5, **changes}
     return ClientSettings(bootstrap_servers=servers, **times)  # type: ignore[arg-type]
 
 

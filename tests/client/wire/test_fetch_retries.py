@@ -3,6 +3,7 @@
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,13 +145,21 @@ def test_a_lasting_failure_is_reported_with_the_attempts(connect: Connect) -> No
         assert len(positions(fake)) == 1
 
 
-def test_every_chunk_restarts_the_retry_time(connect: Connect) -> None:
+def test_every_chunk_restarts_the_retry_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures last longer than retry_for_ms in sum, but never between two chunks."""
+    slept = [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: slept[0], sleep=sleep)
+    monkeypatch.setattr("penstock.client.wire.retry.time", clock)
     hiccup, count = fetched(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 16
     answers = [answer for n in range(count) for answer in (hiccup, hiccup, fetched(batch_at(n)))]
     with FakeBroker({ApiKey.FETCH: in_turn(*answers)}) as fake:
-        cluster = connect(fake.address, retry_backoff_ms=20, retry_for_ms=700)
+        cluster = connect(fake.address, retry_backoff_ms=100, retry_for_ms=700)
         assert offsets_of(fetch_range(cluster, PLACE, 0, count)) == list(range(count))
+    assert slept[0] > 0.7
 
 
 # --- gaps

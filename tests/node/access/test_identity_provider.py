@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Event, Thread
+from urllib.request import urlopen
 
 import jwt
 import pytest
@@ -82,7 +83,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(identity_provider, "FETCH_SECONDS", PATIENCE_SECONDS)
     server = Server()
     yield server
     server.close()
@@ -158,6 +160,9 @@ def test_a_provider_that_answers_byte_by_byte_holds_up_tokens_for_a_moment_only(
 ) -> None:
     """Its answer is used when it has come."""
     monkeypatch.setattr(identity_provider, "FETCH_SECONDS", 2.0)
+    monkeypatch.setattr(
+        identity_provider, "urlopen", lambda request, timeout: urlopen(request, timeout=PATIENCE_SECONDS)
+    )
     may_end = Event()
 
     class Slow(Server):

@@ -15,6 +15,7 @@ from penstock.node.coordination import core_host
 from penstock.node.coordination.core_host import Sender
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.replication.partition import Partition
+from tests.log_records import own_records
 
 TOPIC = "__counters"
 PATIENCE_SECONDS = 20.0
@@ -271,7 +272,7 @@ def test_a_core_with_a_bug_in_loading_is_offline_and_not_loading_for_ever(
     async def look(node: Node, cores: Cores) -> None:
         [host] = cores.hosts()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not caplog.records:
+            while not own_records(caplog):
                 await asyncio.sleep(0)
         assert code_of(cores) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert not host.is_ready
@@ -283,7 +284,7 @@ def test_a_core_with_a_bug_in_loading_is_offline_and_not_loading_for_ever(
     monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", load_at_once_bytes)
     monkeypatch.setattr(Counter, method, fails)
     asyncio.run(run(tmp_path, look))
-    (line,) = caplog.records
+    (line,) = own_records(caplog)
     assert "stays offline" in line.getMessage()
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], ZeroDivisionError)
@@ -315,7 +316,7 @@ def test_a_bug_in_one_change_that_a_loading_core_is_told_loses_no_other_change(
     asyncio.run(run(tmp_path, count))
     monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", 0)
     asyncio.run(run(tmp_path, look))
-    (line,) = caplog.records
+    (line,) = own_records(caplog)
     assert line.getMessage().startswith(f"a bug in a change that the coordinator on {TOPIC}-0 is told")
 
 

@@ -217,7 +217,9 @@ class Stranger:
         buffered = handshake.rest()
         while count:
             while len(buffered) < 4 or len(buffered) < 4 + int.from_bytes(buffered[:4], "big"):
-                buffered += await self.reader.read(2**20)
+                data = await self.reader.read(2**20)
+                assert data, "the node has closed the connection"
+                buffered += data
             end = 4 + int.from_bytes(buffered[:4], "big")
             head, body, buffered = buffered[:5], buffered[5:end], buffered[end:]
             if seals is not None:

@@ -260,7 +260,10 @@ async def test_frames_for_a_slow_peer_wait_up_to_the_limit_and_are_then_dropped(
 ) -> None:
     limit = 4 * 1024 * 1024
     one = await peer_nodes.node(
-        1, key=key, limits=Limits(max_peer_queue_bytes=limit, max_peer_frame_bytes=1024 * 1024)
+        1,
+        key=key,
+        limits=Limits(max_peer_queue_bytes=limit, max_peer_frame_bytes=1024 * 1024),
+        silence_ms=60_000,
     )
     idler = await peer_nodes.stranger(one.address)
     idler.reader._limit = 1  # type: ignore[attr-defined]  # so that asyncio reads no further by itself
@@ -281,7 +284,7 @@ async def test_frames_for_a_slow_peer_wait_up_to_the_limit_and_are_then_dropped(
 
 
 async def test_an_urgent_frame_overtakes_waiting_ones(peer_nodes: PeerNodes, key: bytes | None) -> None:
-    one = await peer_nodes.node(1, key=key, urgent_kinds=(KIND,))
+    one = await peer_nodes.node(1, key=key, urgent_kinds=(KIND,), silence_ms=60_000)
     peer = await peer_nodes.stranger(one.address)
     handshake = await peer.introduce(hello(2), key=key)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]

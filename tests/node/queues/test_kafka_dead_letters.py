@@ -25,7 +25,7 @@ ALLOWED = "errors.deadletterqueue.group.enable"
 
 def reject_one(servers: str, group: str, topic: str, **configs: str) -> None:
     configure(servers, group, share_auto_offset_reset="earliest", **configs)
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     producer.produce(topic, b"value", key=b"key", headers=[("mine", b"1")])
     assert producer.flush(PATIENCE_SECONDS) == 0
     with worker(servers, group, topic) as consumer:
@@ -35,7 +35,8 @@ def reject_one(servers: str, group: str, topic: str, **configs: str) -> None:
 
 
 def first_of(servers: str, topic: str) -> Message:
-    settings = {"bootstrap.servers": servers, "group.id": "readers", "auto.offset.reset": "earliest"}
+    group = f"readers of {topic}"
+    settings = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 200})
     consumer.subscribe([topic])
     found: list[Message] = []

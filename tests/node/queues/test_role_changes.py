@@ -11,6 +11,7 @@ from penstock.node.calls.messages.queues import ReceiveRequest
 from penstock.node.queues import QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.replication.partition import Partition
+from tests.log_records import own_records
 from tests.node.queues.test_waiting import Scene, play
 
 
@@ -45,7 +46,7 @@ def test_a_bug_in_the_end_of_one_queue_ends_the_other_queues_all_the_same(
         assert other.ended is not None
 
     play(scenario)
-    (line,) = caplog.records
+    (line,) = own_records(caplog)
     assert line.getMessage().startswith("a bug in the end of the queue 'first' on jobs-0")
 
 
@@ -69,5 +70,5 @@ def test_the_stored_state_hears_of_a_role_whatever_the_queues_do_with_it(
         assert driver.ended is None
 
     play(scenario)
-    (line,) = caplog.records
+    (line,) = own_records(caplog)
     assert line.getMessage().startswith(f"a bug in the queues on {STATE_TOPIC}")

@@ -107,7 +107,7 @@ def test_work_that_needs_no_thread_ends_its_cycle_at_once() -> None:
 def test_a_delayed_cycle_carries_requests_that_come_before_it_starts() -> None:
     async def scenario(owner: Owner) -> None:
         owner.pending.append(1)
-        owner.cycle.request(0.02)
+        owner.cycle.request(1.0)
         owner.add(2)
         await turns()
         assert not owner.thread.jobs

@@ -14,6 +14,7 @@ from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node, Partition
 from penstock.node.replication import flusher
 from penstock.node.replication.replica import PartitionReplica
+from tests.log_records import own_records
 
 PATIENCE_SECONDS = 20.0
 
@@ -84,7 +85,7 @@ def test_a_bug_in_the_flush_of_one_partition_takes_it_offline_and_stops_no_flush
         original = getattr(type(faulty), method)
 
         def fails_once(part: object, *args: object, **options: object) -> object:
-            if part is faulty and not caplog.records:
+            if part is faulty and not own_records(caplog):
                 raise ZeroDivisionError
             return original(part, *args, **options)
 
@@ -105,7 +106,7 @@ def test_a_bug_in_the_flush_of_one_partition_takes_it_offline_and_stops_no_flush
             await node.stop()
 
     asyncio.run(scenario())
-    bug, offline = caplog.records
+    bug, offline = own_records(caplog)
     assert bug.getMessage().startswith("t-0: a bug in its flush")
     assert bug.exc_info is not None
     assert isinstance(bug.exc_info[1], ZeroDivisionError)

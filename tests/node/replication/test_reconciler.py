@@ -16,8 +16,7 @@ def test_an_idle_partition_is_left_alone_until_its_replicas_or_its_log_change() 
             create(client, "orders", partitions=1)
         leader = trio.leader("orders")
         replica = trio.replica(leader, "orders").replica
-        trio.eventually(replica.is_still_in_sync)
-        assert set(trio.call(lambda: in_sync(trio, leader))) == {1, 2, 3}
+        trio.eventually(lambda: replica.is_still_in_sync() and set(in_sync(trio, leader)) == {1, 2, 3})
         silent = trio.followers("orders")[0]
         with trio.cut_off(silent):
             trio.eventually(lambda: silent not in in_sync(trio, leader))

@@ -350,8 +350,10 @@ def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died
         trio.eventually(lambda: any(obstacle is not None for obstacle in looks))
         assert life(trio, follower, topic) == 0
         assert orphans(trio, follower, topic) == []
+    obstacles = [one for one in looks if one is not None]
     wait_renewed(trio, topic, follower)
-    assert not any("not rebuilt" in line for line in caplog.messages), "that was over in a moment"
+    is_short = len(obstacles) < ROUNDS_BEFORE_ERROR
+    assert not is_short or not any("not rebuilt" in line for line in caplog.messages)
 
 
 @contextmanager

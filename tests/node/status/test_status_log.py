@@ -251,7 +251,10 @@ def test_an_invalid_topic_name_is_refused(name: str) -> None:
         NodeConfig(status_topic=name).validate()
 
 
-def test_it_continues_after_a_restart_and_ends_with_the_stop(tmp_path: Path) -> None:
+def test_it_continues_after_a_restart_and_ends_with_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_log, "STOP_SECONDS", PATIENCE_SECONDS)
     with Broker(data_dir=tmp_path, status_topic=TOPIC) as broker:
         create(broker, "orders")
     with Broker(data_dir=tmp_path, status_topic=TOPIC) as broker:
@@ -481,7 +484,9 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
 # --- a cluster
 
 
-def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event() -> None:
+def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Trio(status_topic=TOPIC) as trio:
         events_until(
             trio.bootstrap_servers,
@@ -501,7 +506,9 @@ def test_all_nodes_write_to_one_topic_and_a_leader_change_is_an_event() -> None:
                 lambda events: {event["node"] for event in told(events, "node.joined")} == {1, 2, 3},
             ),
         )
-        trio.stop(first)
+        with monkeypatch.context() as patch:
+            patch.setattr(status_log, "STOP_SECONDS", 30.0)
+            trio.stop(first)
         second = trio.leader(orders)
         events = events_until(
             trio.bootstrap_servers,

@@ -61,7 +61,7 @@ def rows_through(folder: str, after_rows: int, from_batch: int = 0) -> Through:
     return through
 
 
-def waiting_at(folder: str, timeout_s: float = 120.0) -> Callable[[], None]:
+def waiting_at(folder: str, timeout_s: float = 600.0) -> Callable[[], None]:
     """Returns from a call when the gate is open. The timeout is for workers whose test has ended."""
 
     def wait() -> None:

@@ -339,7 +339,7 @@ def test_settings_that_are_wrong_end_the_process_with_one_line(tmp_path: Path) -
         input=msgspec.json.encode(settings) + b'\n["orders"]\n',
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     [line] = ended.stderr.decode().splitlines()
     assert "no table is written at present" in line

@@ -225,7 +225,7 @@ def test_the_command_line_works_without_pyspark() -> None:
         "assert not {'pyspark', 'pyarrow', 'deltalake'} & set(sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "aggregate" in done.stdout
@@ -234,6 +234,6 @@ def test_the_command_line_works_without_pyspark() -> None:
 def test_executors_do_not_load_the_pipelines() -> None:
     code = "import sys, pyspark_penstock\nassert 'penstock.spark.pipelines' not in sys.modules\n"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr

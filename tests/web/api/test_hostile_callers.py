@@ -140,7 +140,8 @@ def test_a_body_with_a_too_large_content_length_is_refused_before_it_is_read() -
         assert "max_http_body_bytes" in said["error"]["message"]
 
 
-def test_a_chunked_body_is_refused_once_it_exceeds_the_limit() -> None:
+def test_a_chunked_body_is_refused_once_it_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "DISCARDED_SECONDS", 60.0)
     with limited(max_http_body_bytes=MEBIBYTE) as client:
         chunks = (b"x" * 65536 for _ in range(64))
         refused = client.post(PUBLISH, content=chunks, headers=JSON)
@@ -212,8 +213,11 @@ def test_too_many_records_are_refused_before_any_is_decoded(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])
-def test_a_caller_that_reads_only_after_sending_its_whole_body_gets_the_refusal(in_chunks: bool) -> None:
+def test_a_caller_that_reads_only_after_sending_its_whole_body_gets_the_refusal(
+    in_chunks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python's urllib does this with `Connection: close`: a reset connection would lose the response."""
+    monkeypatch.setattr(bodies, "DISCARDED_SECONDS", 60.0)
     with limited(max_http_body_bytes=MEBIBYTE) as client:
         body = bytes(9 * MEBIBYTE)
         request = urllib.request.Request(

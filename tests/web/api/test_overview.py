@@ -138,7 +138,7 @@ def test_records_over_http_and_websockets_are_in_the_bytes_per_second() -> None:
             return max((row[name] for row in http.get("cluster/samples").json()["samples"]), default=0.0)
 
         until(lambda: http.get("cluster/samples").json()["samples"])  # a rate needs a sample before it
-        http.post("topics/orders/records", json={"records": [{"value": "x" * 10_000}]}).raise_for_status()
+        http.post("topics/orders/records", json={"records": [{"value": "x" * 500_000}]}).raise_for_status()
         until(lambda: most("bytes_in_rate") > 10_000)
         assert most("bytes_out_rate") < 10_000
         http.get("topics/orders/partitions/0/records").raise_for_status()

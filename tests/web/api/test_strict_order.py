@@ -29,7 +29,7 @@ def test_a_delayed_retry_blocks_a_point_to_point_queue(http: httpx.Client, creat
     queue = create(point_to_point=True)
     publish(http, queue, *({"value": number} for number in range(4)))
     [first] = receive(http, queue, max=1)
-    settle(http, queue, retry=[{"receipt": first["receipt"], "delay_ms": 3_000}])
+    settle(http, queue, retry=[{"receipt": first["receipt"], "delay_ms": 12_000}])
     assert receive(http, queue, max=9, wait_ms=0) == []
     [row] = http.get(f"/v1/queues/{queue}").json()["partitions"]
     assert (row["available"], row["deferred"], row["waiting"]) == (0, 1, 3)
@@ -42,7 +42,7 @@ def test_a_delayed_retry_blocks_a_point_to_point_queue(http: httpx.Client, creat
 
 def test_a_job_that_is_not_due_blocks_a_point_to_point_queue(http: httpx.Client, create: Create) -> None:
     queue = create(point_to_point=True)
-    publish(http, queue, {"value": "now"}, {"value": "soon", "delay_ms": 3_000}, {"value": "behind"})
+    publish(http, queue, {"value": "now"}, {"value": "soon", "delay_ms": 12_000}, {"value": "behind"})
     assert [job["value"] for job in receive(http, queue, max=9)] == ["now"]
     assert [job["value"] for job in receive(http, queue, max=9)] == ["soon", "behind"]
 

@@ -407,7 +407,14 @@ def test_publishing_refuses_an_id_for_several_lines_and_lines_that_are_no_header
 
 
 def test_a_dialog_ends_with_its_page_and_toasts_can_be_closed_in_it(orders: str, open_page: OpenPage) -> None:
-    page = open_page("topics")
+    page = open_page()
+
+    def show_toasts_for_long(route: Route) -> None:
+        found = route.fetch()
+        route.fulfill(response=found, body=found.text().replace("SHOWN_MS = 6000", "SHOWN_MS = 600_000"))
+
+    page.route("**/elements/toast.js", show_toasts_for_long)
+    page.goto(f"{page.url}topics")
     page.get_by_role("link", name=orders, exact=True).click()
     page.get_by_role("link", name="Messages", exact=True).click()
     page.get_by_role("button", name="Open the message at offset 149 of partition 1").click()

@@ -180,6 +180,7 @@ def test_sending_back_is_stopped(
     expect(page.get_by_text("2 of about 5 messages sent back.")).to_be_visible()
     take_picture(page, "send-all-back")
     page.get_by_role("button", name="Stop").click()
+    wait_for_one(page, waiting)
     with page.expect_response("**/send-back"):
         send_on(waiting[0], 2)
     expect(page.get_by_text("4 messages went back; stopped, there are more.")).to_be_visible()
@@ -222,10 +223,17 @@ def test_sending_all_back_ends_with_the_page(emails: str, open_page: OpenPage, h
     expect(page.get_by_text("1 of about 5 messages sent back.")).to_be_visible()
     page.evaluate("history.pushState(null, '', 'topics'); dispatchEvent(new PopStateEvent('popstate'))")
     expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    wait_for_one(page, waiting)
     with page.expect_response("**/send-back"):
         send_on(waiting[0], 1)
     expect(page.get_by_text("2 messages went back; stopped, there are more.")).to_be_visible()
     assert len(waiting) == 1
+
+
+def wait_for_one(page: Page, waiting: list[Route]) -> None:
+    """The page shows what has gone before it sends the next request."""
+    while not waiting:
+        page.wait_for_timeout(50)
 
 
 def send_in_steps_of(page: Page, most: int, held: list[Route] | None = None) -> None:

@@ -12,11 +12,20 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from playwright.sync_api import expect
 
 from penstock import Broker
+from penstock.web import schema_values
 from tests.schema_registry.orders import ORDER, message_class
 from tests.schema_registry.registry_server import Registry, running
 from tests.web.console.conftest import OpenPage, TakePicture
 
 INT64, STRING = 3, 9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """On a busy machine a registry that works may need longer than a scan would wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema_values, "WAIT_SECONDS", 60.0)
+        yield
 
 
 @pytest.fixture(scope="module")

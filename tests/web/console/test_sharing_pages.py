@@ -91,7 +91,7 @@ def test_a_clique_shows_the_shares_of_its_workers_and_handovers(
 ) -> None:
     name, topic = unique("pricing"), unique("prices")
     create(broker.bootstrap_servers, topic, partitions=2)
-    one, two = (CliqueMember(http, name, worker, topic).join() for worker in ("ada", "ben"))
+    one, two = (CliqueMember(http, name, worker, topic, lease_ms=600_000).join() for worker in ("ada", "ben"))
     settled(one, two)
     publish_keys(http, topic, *one.keys(7), *two.keys(4))
     page = open_page("cliques")
@@ -104,7 +104,7 @@ def test_a_clique_shows_the_shares_of_its_workers_and_handovers(
     with one.working(broker.http_url) as ada, two.working(broker.http_url) as ben:
         ada.jobs(7)
         ben.jobs(4)
-        three = CliqueMember(http, name, "cyd", topic).join()
+        three = CliqueMember(http, name, "cyd", topic, lease_ms=600_000).join()
         waiting = page.locator(".tile", has_text="Being handed over").locator(".value")
         expect(waiting).not_to_have_text("0")
         expect(rows).to_have_count(3)
@@ -164,6 +164,7 @@ def test_only_those_who_may_abort_see_the_button(secured: Broker, open_page: Ope
         "sasl.mechanism": "PLAIN",
         "sasl.username": "admin",
         "sasl.password": PASSWORDS["admin"],
+        "transaction.timeout.ms": 600_000,
     }
     for name in ("bob.billing", "other"):
         producer = Producer({**settings, "transactional.id": name})
