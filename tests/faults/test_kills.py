@@ -6,6 +6,7 @@ from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, leader_of, leaders
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
+from tests.faults.waiting import eventually
 
 TOPIC = "payments"
 PARTITIONS = 4
@@ -40,7 +41,14 @@ def test_five_nodes_lose_two_at_once_and_nothing_else(tmp_path: Path) -> None:
         with Load(cluster, TOPIC, partitions=PARTITIONS) as load:
             load.wait_for_more(SOME)
             first = leader_of(cluster, TOPIC, 0)
-            second = next(node for node in leaders(cluster, TOPIC).values() if node != first)
+            others: list[int] = []
+
+            def is_known() -> bool:
+                others[:] = [node for node in leaders(cluster, TOPIC).values() if node not in (first, -1)]
+                return bool(others)
+
+            eventually(is_known, "another leader")
+            second = others[0]
             cluster[first].kill()
             cluster[second].kill()
             load.wait_for_more(SOME)

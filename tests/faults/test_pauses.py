@@ -9,6 +9,7 @@ from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, leader_of, raw
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
+from tests.faults.waiting import eventually
 
 TOPIC = "payments"
 SOME = 100
@@ -21,7 +22,10 @@ def test_a_paused_leader_neither_acks_nor_serves_old_data(tmp_path: Path) -> Non
             load.wait_for_more(SOME)
             former = leader_of(cluster, TOPIC)
             with raw(cluster, former) as writer, raw(cluster, former) as reader:
-                assert raw_requests.list_latest(reader, TOPIC).error == ErrorCode.NONE
+                eventually(
+                    lambda: raw_requests.list_latest(reader, TOPIC).error == ErrorCode.NONE,
+                    "a leader with a lease",
+                )
                 cluster[former].pause()
                 assert leader_of(cluster, TOPIC, other_than=former) != former
                 load.wait_for_more(SOME)

@@ -56,6 +56,15 @@ def post(http: httpx.Client, path: str, **body: Any) -> Any:
             return answer.json()
 
 
+def get(http: httpx.Client, path: str) -> Any:
+    """Repeated while a leader is being elected."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (answer := http.get(path)).status_code == 503 and time.monotonic() < deadline:
+        pass
+    answer.raise_for_status()
+    return answer.json()
+
+
 def publish(http: httpx.Client, topic: str, *records: dict[str, Any]) -> None:
     post(http, f"/v1/topics/{topic}/records", records=list(records))
 
@@ -192,5 +201,5 @@ def stored_in(trio: Trio, topic: str) -> list[str]:
     found: list[str] = []
     for partition in range(6):
         path = f"/v1/topics/{topic}/partitions/{partition}/records?offset=earliest&encoding=text"
-        found += [row["value"] for row in trio.callers[1].get(path).json()["records"]]
+        found += [row["value"] for row in get(trio.callers[1], path)["records"]]
     return sorted(found)

@@ -55,7 +55,7 @@ def start_scheduler(cluster: Cluster, ticks: Ticks, stack: ExitStack) -> None:
 def stored_ticks(cluster: Cluster) -> list[str]:
     with (
         Client(cluster.bootstrap_servers) as client,
-        client.subscribe(TOPIC, name="reader", read_old=True, idle_s=5) as reader,
+        client.subscribe(TOPIC, name="reader", read_old=True, idle_s=20) as reader,
     ):
         return [message.json()["tick"] for message in reader]
 

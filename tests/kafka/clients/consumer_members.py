@@ -28,7 +28,7 @@ class Members:
         self.consumers: list[Consumer] = []
 
     def join(self, protocol: str = "consumer", **settings: object) -> Consumer:
-        times = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200} if protocol == "classic" else {}
+        times = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200} if protocol == "classic" else {}
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,

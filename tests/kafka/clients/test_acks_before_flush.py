@@ -31,8 +31,10 @@ def disk(tmp_path: Path) -> FaultyDisk:
 
 
 @pytest.fixture
-def slow(tmp_path: Path, disk: FaultyDisk) -> Iterator[Broker]:
+def slow(tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """A broker on a disk that takes long to flush, when a test says so."""
+    for handlers in (offsets, topics):
+        monkeypatch.setattr(handlers, "FLUSH_WAIT_SECONDS", PATIENCE_SECONDS)
     with Broker(data_dir=tmp_path / "data", disk=disk) as running:
         yield running
         disk.flush_seconds = 0

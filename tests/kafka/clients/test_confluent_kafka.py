@@ -1,5 +1,6 @@
 """librdkafka, through confluent-kafka: the client under most language bindings."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -42,7 +43,7 @@ def producer(broker: Broker, **settings: object) -> Producer:
 
 
 def consumer(broker: Broker, group: str, **settings: object) -> Consumer:
-    defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6000}
+    defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
     return Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, **defaults, **settings}
     )
@@ -129,19 +130,17 @@ def test_members_share_the_partitions_and_take_over_from_one_that_leaves(
     one, two = consumer(broker, group, **settings), consumer(broker, group, **settings)
     one.subscribe([topic])
     two.subscribe([topic])
-    for _ in range(200):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not len(one.assignment()) == len(two.assignment()) == 2 and time.monotonic() < deadline:
         one.poll(0.05)
         two.poll(0.05)
-        if len(one.assignment()) == len(two.assignment()) == 2:
-            break
     shares = {row.partition for row in one.assignment()}, {row.partition for row in two.assignment()}
     assert shares[0] | shares[1] == {0, 1, 2, 3}
     assert not shares[0] & shares[1]
     two.close()
-    for _ in range(200):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(one.assignment()) != 4 and time.monotonic() < deadline:
         one.poll(0.05)
-        if len(one.assignment()) == 4:
-            break
     assert {row.partition for row in one.assignment()} == {0, 1, 2, 3}
     one.close()
 

@@ -66,7 +66,7 @@ class BalancedKcat:
     """A `kcat -G` that runs until it is stopped; it prints every rebalance on its standard error."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
-        fast = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=6000")
+        fast = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=30000")
         self._process = subprocess.Popen(
             [KCAT or "kcat", "-b", broker.bootstrap_servers, *fast, "-G", group, topic],
             stdout=subprocess.DEVNULL,

@@ -28,6 +28,12 @@ def trio() -> Iterator[Trio]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an election may take longer than a creation would wait for leaders."""
+    monkeypatch.setattr(new_partitions, "LEADERS_WITHIN_SECONDS", PATIENCE_SECONDS)
+
+
 def settings(trio: Trio) -> dict[str, str | int | float | bool]:
     return {"bootstrap.servers": trio.bootstrap_servers}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 
 from penstock import Broker
+from tests.ports import free_port
 
 PATIENCE_SECONDS = 60.0
 FAST: dict[str, object] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
@@ -22,9 +22,7 @@ Start = Callable[[], AbstractContextManager[Broker]]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Starts the broker, again and again, on one port and one folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     return lambda: Broker(data_dir=tmp_path / "data", kafka=address, http=None)
 
 

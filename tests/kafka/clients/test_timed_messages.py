@@ -95,6 +95,8 @@ def test_scheduled_messages_survive_a_restart_none_lost_and_none_early(tmp_path:
     with Broker(data_dir=folder) as broker:
         got: list[str] = []
         with worker(broker.bootstrap_servers, "workers", "jobs") as consumer:
+            while now_ms() < due_ms - 10_000:
+                assert not consumer.poll(1.0)
             while len(got) < count:
                 messages = take(consumer, lambda found: bool(found))
                 assert now_ms() >= due_ms
