@@ -72,15 +72,14 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Without lines that depend on how busy the machine is: the brokers of this process, among them one that tests
-    share, say when their event loops were held, and kafka-python's threads when a broker has gone. The watchdog's own
-    tests have its lines."""
+    share, say when their event loops were held. The watchdog's own tests have these lines."""
     caplog.handler.addFilter(_is_of_the_test)
     yield caplog
     caplog.handler.removeFilter(_is_of_the_test)
 
 
 def _is_of_the_test(record: logging.LogRecord) -> bool:
-    return "the event loop was held" not in record.getMessage() and not record.name.startswith("kafka.")
+    return "the event loop was held" not in record.getMessage()
 
 
 @pytest.fixture(scope="session")
