@@ -15,7 +15,7 @@ from penstock.client.aio import workers as task_workers
 
 SOON = 60.0
 SHORT = 2.0
-"""Handlers that are to end in time do nothing. If one is late nevertheless, its job comes again: no test minds."""
+"""Handlers that are to end in time do nothing: a busy machine should not make them late."""
 
 
 @pytest.fixture

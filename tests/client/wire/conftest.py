@@ -12,6 +12,7 @@ Connect = Callable[..., Cluster]
 
 
 def impatient(servers: str, **changes: int) -> ClientSettings:
+    """Repeats at once. Requests have a minute, unless a test is about the time that they have."""
     times = {"request_timeout_ms": 60_000, "retry_for_ms": 60_000, "retry_backoff_ms": 5, **changes}
     return ClientSettings(bootstrap_servers=servers, **times)  # type: ignore[arg-type]
 

@@ -187,9 +187,10 @@ def test_a_response_of_many_partitions_is_given_back_as_it_is_read() -> None:
         memory = memory_of(broker)
         until(lambda: memory.used > partitions * size)
         whole = int.from_bytes(client._read(4), "big")
-        client._read(5 * size)
+        client._read(6 * size)
+        # Less than half, with two partitions unread: what the system buffers decides how much more has gone.
         until(lambda: memory.used < 4 * size)
-        client._read(whole - 5 * size)
+        client._read(whole - 6 * size)
         until(lambda: memory.used == 0)
 
 
